@@ -1,0 +1,4 @@
+//! Kindred keeps families of agents together.
+
+#![forbid(unsafe_code)]
+
