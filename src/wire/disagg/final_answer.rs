@@ -1,0 +1,201 @@
+//! Answers as clients get them.
+//!
+//! Workers print the hand-over and the prompt's ids into their answers; clients never see them
+//! (specification section 3.2). Where the context instance finished the answer by itself there is no
+//! generation leg, and a streaming client gets the finished answer as the events it would have had.
+
+use std::borrow::Cow;
+
+use memchr::memmem;
+
+use super::super::{object::Object, pruning::PROMPT_TOKEN_IDS_B64};
+use super::{ContextAnswer, Endpoint, objects};
+
+const PROMPT_TOKEN_IDS: &str = "prompt_token_ids";
+const PARAMS: &str = "disaggregated_params";
+
+/// A worker's JSON answer without the fields that are the fleet's own; borrowed where it has none.
+///
+/// Every other byte stays. A body that is no JSON object of choices is given back as it is.
+pub fn strip_internal(body: &[u8]) -> Cow<'_, [u8]> {
+    let has = |name: &str| memmem::find(body, name.as_bytes()).is_some();
+    if !has(PARAMS) && !has(PROMPT_TOKEN_IDS) {
+        return Cow::Borrowed(body);
+    }
+    let object = std::str::from_utf8(body).ok().map(Object::parse);
+    let stripped = object.and_then(|object| stripped(&object.ok()?));
+    stripped.map_or(Cow::Borrowed(body), Cow::Owned)
+}
+
+fn stripped(answer: &Object) -> Option<Vec<u8>> {
+    let own = [PROMPT_TOKEN_IDS, PROMPT_TOKEN_IDS_B64];
+    let choices = answer.present("choices").and_then(stripped_choices);
+    let own_found = own.iter().any(|name| answer.get(name).is_some());
+    if choices.is_none() && !own_found {
+        return None;
+    }
+    let mut changes: Vec<(&str, Option<&str>)> = own.map(|name| (name, None)).to_vec();
+    changes.extend(choices.as_deref().map(|choices| ("choices", Some(choices))));
+    Some(answer.splice(&changes))
+}
+
+/// The list of choices without internal fields; `None` where no choice has any.
+fn stripped_choices(raw: &str) -> Option<String> {
+    const INTERNAL: [(&str, Option<&str>); 2] = [(PARAMS, None), (PROMPT_TOKEN_IDS, None)];
+    let choices = objects(raw)?;
+    let has_internal =
+        |choice: &Object| INTERNAL.iter().any(|(name, _)| choice.get(name).is_some());
+    if !choices.iter().any(has_internal) {
+        return None;
+    }
+    let mut out = Vec::with_capacity(raw.len());
+    let mut done = 0;
+    for choice in &choices {
+        let start = choice.source().as_ptr() as usize - raw.as_ptr() as usize;
+        out.extend_from_slice(raw.as_bytes().get(done..start)?);
+        out.extend(choice.splice(&INTERNAL));
+        done = start + choice.source().len();
+    }
+    out.extend_from_slice(raw.as_bytes().get(done..)?);
+    String::from_utf8(out).ok()
+}
+
+/// The answer for a client that waits for one JSON body, where generation is skipped.
+pub fn final_answer(answer: &ContextAnswer) -> Vec<u8> {
+    strip_internal(answer.object().source().as_bytes()).into_owned()
+}
+
+/// The answer as server-sent events for a streaming client, where generation is skipped.
+///
+/// For each choice: the role (chat), the content and tool calls, the finish reason; then the usage
+/// where it is asked for, and `[DONE]`.
+pub fn final_events(answer: &ContextAnswer, endpoint: Endpoint, include_usage: bool) -> Vec<u8> {
+    let mut events = Events::new(answer, endpoint, include_usage);
+    for (position, choice) in answer.choices().iter().enumerate() {
+        let position = position.to_string();
+        let index = choice.present("index").unwrap_or(&position);
+        match endpoint {
+            Endpoint::ChatCompletions => events.chat_choice(index, choice),
+            Endpoint::Completions => events.completion_choice(index, choice),
+        }
+    }
+    events.finish(answer.usage().filter(|_| include_usage))
+}
+
+/// Writes chunks that share the answer's id, time and model.
+struct Events {
+    out: Vec<u8>,
+    /// Everything of a chunk before its choices.
+    head: String,
+    /// What every chunk but the usage chunk says about usage.
+    tail: &'static str,
+}
+
+impl Events {
+    fn new(answer: &ContextAnswer, endpoint: Endpoint, include_usage: bool) -> Self {
+        let object = answer.object();
+        let (kind, id) = match endpoint {
+            Endpoint::ChatCompletions => ("chat.completion.chunk", "\"chatcmpl-context\""),
+            Endpoint::Completions => ("text_completion", "\"cmpl-context\""),
+        };
+        let mut head = format!(
+            r#"{{"id":{},"object":"{kind}","created":{},"model":{}"#,
+            object.present("id").unwrap_or(id),
+            object.present("created").unwrap_or("0"),
+            object.present("model").unwrap_or("\"\""),
+        );
+        if let Some(fingerprint) = object.present("system_fingerprint") {
+            head.push_str(&format!(r#","system_fingerprint":{fingerprint}"#));
+        }
+        Self {
+            out: Vec::with_capacity(object.source().len().min(64 * 1024) + 1024),
+            head,
+            tail: if include_usage {
+                r#","usage":null"#
+            } else {
+                ""
+            },
+        }
+    }
+
+    fn chat_choice(&mut self, index: &str, choice: &Object) {
+        let message = choice
+            .present("message")
+            .and_then(|raw| Object::parse(raw).ok());
+        let member = |name: &str| message.as_ref().and_then(|message| message.present(name));
+        let role = member("role").unwrap_or("\"assistant\"");
+        self.delta(index, &format!(r#""role":{role},"content":"""#), "null", "");
+        let spoken: Vec<String> = ["content", "refusal", "reasoning_content", "reasoning"]
+            .into_iter()
+            .filter_map(|name| Some((name, member(name).filter(|raw| *raw != "\"\"")?)))
+            .map(|(name, raw)| format!("\"{name}\":{raw}"))
+            .collect();
+        let logprobs = match choice.present("logprobs") {
+            Some(raw) => format!(r#","logprobs":{raw}"#),
+            None => String::new(),
+        };
+        if !spoken.is_empty() || !logprobs.is_empty() {
+            self.delta(index, &spoken.join(","), "null", &logprobs);
+        }
+        let calls = member("tool_calls").and_then(objects).unwrap_or_default();
+        for (position, call) in calls.iter().enumerate() {
+            let position = position.to_string();
+            let number = call.present("index").unwrap_or(&position);
+            let call = call.splice(&[("index", Some(number))]);
+            let call = String::from_utf8_lossy(&call);
+            self.delta(index, &format!(r#""tool_calls":[{call}]"#), "null", "");
+        }
+        self.delta(index, "", finish_reason(choice), &stop_reason(choice));
+    }
+
+    fn delta(&mut self, index: &str, delta: &str, finish_reason: &str, more: &str) {
+        self.chunk(&format!(
+            r#"{{"index":{index},"delta":{{{delta}}},"finish_reason":{finish_reason}{more}}}"#
+        ));
+    }
+
+    fn completion_choice(&mut self, index: &str, choice: &Object) {
+        let text = choice.present("text").unwrap_or("\"\"");
+        let logprobs = choice.present("logprobs").unwrap_or("null");
+        let (reason, stop) = (finish_reason(choice), stop_reason(choice));
+        self.chunk(&format!(
+            r#"{{"index":{index},"text":{text},"logprobs":{logprobs},"finish_reason":{reason}{stop}}}"#
+        ));
+    }
+
+    fn chunk(&mut self, choice: &str) {
+        let text = format!(r#"{},"choices":[{choice}]{}}}"#, self.head, self.tail);
+        self.event(&text);
+    }
+
+    /// One event. Line breaks can only be white space between JSON tokens, and would end the event.
+    fn event(&mut self, data: &str) {
+        self.out.extend_from_slice(b"data: ");
+        let line = data.bytes().map(|byte| match byte {
+            b'\n' | b'\r' => b' ',
+            other => other,
+        });
+        self.out.extend(line);
+        self.out.extend_from_slice(b"\n\n");
+    }
+
+    fn finish(mut self, usage: Option<&str>) -> Vec<u8> {
+        if let Some(usage) = usage {
+            let text = format!(r#"{},"choices":[],"usage":{usage}}}"#, self.head);
+            self.event(&text);
+        }
+        self.event("[DONE]");
+        self.out
+    }
+}
+
+fn finish_reason<'a>(choice: &Object<'a>) -> &'a str {
+    choice.present("finish_reason").unwrap_or("\"stop\"")
+}
+
+fn stop_reason(choice: &Object) -> String {
+    match choice.present("stop_reason") {
+        Some(raw) => format!(r#","stop_reason":{raw}"#),
+        None => String::new(),
+    }
+}
