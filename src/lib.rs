@@ -2,4 +2,5 @@
 
 #![forbid(unsafe_code)]
 
+pub mod telemetry;
 pub mod wire;
