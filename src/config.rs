@@ -1,0 +1,352 @@
+//! What the program is told to do, valid by construction.
+//!
+//! A [`Config`] can only be had from [`Config::load`] or [`Config::from_yaml`], which read the file
+//! into `raw` structures, apply upstream's rules (`upstream`) and Kindred's (`own`, `worker_filter`),
+//! and check what spans sections (`check`). Whoever holds a `Config` needs no further validation. This room opens no sockets and
+//! keeps no state: reloading is loading again and comparing.
+
+mod address;
+pub mod check;
+mod own;
+mod print;
+mod raw;
+pub mod report;
+mod secret;
+mod upstream;
+mod words;
+mod worker_filter;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use secrecy::SecretString;
+
+use crate::wire::{Role, disagg::ScheduleStyle, signature::SigningProfile};
+
+pub use report::{ConfigError, Problem};
+
+/// Everything a configuration file describes.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where the gateway and edge listen (`hostname`, `port`); `None` in a file that only describes
+    /// worker filters.
+    pub edge: Option<EdgeConfig>,
+    /// The trust boundary; `None` means that the parent header is trusted as it arrives.
+    pub gateway: Option<GatewayConfig>,
+    /// The worker filters that run in this process.
+    pub worker_filters: Vec<WorkerFilterConfig>,
+    /// The operator's port; `None` leaves it closed.
+    pub admin: Option<AdminConfig>,
+    pub limits: Limits,
+    pub timeouts: Timeouts,
+    pub telemetry: TelemetryConfig,
+    /// What a person should know though the file is usable; printed once at start-up.
+    pub warnings: Vec<String>,
+    /// The file this came from, for messages and reloads.
+    pub origin: PathBuf,
+}
+
+/// The edge: two fleets, how to choose in them, and how to sign.
+#[derive(Debug, Clone)]
+pub struct EdgeConfig {
+    /// Bind host, upstream's `hostname`.
+    pub hostname: String,
+    /// Bind port, upstream's `port`; 0 picks a free one.
+    pub port: u16,
+    pub context: FleetConfig,
+    pub generation: FleetConfig,
+    pub affinity: AffinityConfig,
+    /// The keys of affinity and KV transfer headers, at most [`SigningKeys::MOST`]: the first
+    /// signs. Upstream's `internal_request_auth_key` is a list of one.
+    ///
+    /// [`SigningKeys::MOST`]: crate::wire::signature::SigningKeys::MOST
+    pub internal_request_auth_keys: Vec<SecretString>,
+    /// Upstream's `max_retries`: attempts after the first of each leg.
+    pub max_retries: u32,
+    /// Upstream's `node_id`, part of every `disagg_request_id`.
+    pub node_id: u8,
+    /// Tells the edges of one host apart in every `disagg_request_id`, 0 to 63.
+    pub process_id: u8,
+    /// Upstream's `schedule_style`: which leg of a request is sent first.
+    pub schedule_style: ScheduleStyle,
+    /// Upstream's `allow_request_chat_template`.
+    pub allow_request_chat_template: bool,
+    /// Upstream's `gen_strip_message_history`: the generation chat body keeps only the last message.
+    pub gen_strip_message_history: bool,
+    /// Upstream's `gen_tokids_ctxbytes`: prompt ids travel as base64 between the legs.
+    pub gen_tokids_ctxbytes: bool,
+    /// Upstream's `conditional_disagg_config`; only with a generation router `kv_cache_aware`.
+    pub conditional_disagg: Option<ConditionalDisaggConfig>,
+}
+
+/// The instances of one role.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FleetConfig {
+    pub role: Role,
+    /// `host:port` of each instance, unique, in the file's order.
+    pub urls: Vec<String>,
+    pub router: RouterConfig,
+    /// How affinity is signed for this fleet.
+    pub signing_profile: SigningProfile,
+}
+
+/// Upstream's `router` block of a fleet, arguments resolved to their defaults (specification
+/// section 2).
+#[derive(Debug, Clone, PartialEq)]
+pub enum RouterConfig {
+    RoundRobin,
+    LoadBalancing(LoadBalancingConfig),
+    Conversation(ConversationConfig),
+    KvCacheAware(KvCacheAwareConfig),
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LoadBalancingConfig {
+    /// Balance on active tokens instead of active requests.
+    pub use_tokens: bool,
+}
+
+/// Arguments of the conversation router (specification section 2.3).
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConversationConfig {
+    /// Share of a prompt's blocks that must match before a request without an id joins a session.
+    pub match_threshold: f64,
+    pub tokens_per_block: u32,
+    /// Leading units left out of the block hashes.
+    pub hash_skip_count: u32,
+    /// Bound of the affinity table; the least recently used binding goes first.
+    pub max_sessions: usize,
+}
+
+impl Default for ConversationConfig {
+    fn default() -> Self {
+        Self {
+            match_threshold: 0.75,
+            tokens_per_block: 128,
+            hash_skip_count: 0,
+            max_sessions: 100_000,
+        }
+    }
+}
+
+/// Arguments of the router by KV cache (specification section 2.4).
+#[derive(Debug, Clone, PartialEq)]
+pub struct KvCacheAwareConfig {
+    /// Requests in flight at which an instance counts as full, for `load_cap`.
+    pub max_batch_size: u32,
+    /// Block size of the hashes; `None` adopts the workers'.
+    pub tokens_per_block: Option<u32>,
+    /// Whether the blocks of requests that ended well count as held.
+    pub track_routed_blocks: bool,
+    /// Blocks that one request in flight weighs against.
+    pub load_weight: f64,
+    /// Share of `max_batch_size` from which an instance is only chosen if all are as full; infinite
+    /// by default.
+    pub load_cap: f64,
+    /// Folder of the tokenizer and its chat template; relative to the working directory, as in
+    /// upstream.
+    pub tokenizer_dir: Option<PathBuf>,
+}
+
+impl Default for KvCacheAwareConfig {
+    fn default() -> Self {
+        Self {
+            max_batch_size: 64,
+            tokens_per_block: None,
+            track_routed_blocks: true,
+            load_weight: 0.25,
+            load_cap: f64::INFINITY,
+            tokenizer_dir: None,
+        }
+    }
+}
+
+/// Upstream's `conditional_disagg_config`: short rests of prompts need no context leg (specification
+/// section 4.6).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConditionalDisaggConfig {
+    /// Most tokens without cache that a generation instance computes itself.
+    pub max_local_prefill_length: u32,
+}
+
+/// Sub-agent affinity at the edge.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AffinityConfig {
+    /// Upstream's `conversation_affinity_header_for_subagents`, lower-cased; `None` turns
+    /// sub-agent affinity off.
+    pub parent_header: Option<String>,
+    /// Upstream's `subagent_affinity_scope`.
+    pub scope: AffinityScope,
+}
+
+/// The legs whose routing follows the parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AffinityScope {
+    #[default]
+    Context,
+    Both,
+}
+
+/// Who may use the gateway, and what of theirs is removed.
+#[derive(Debug, Clone)]
+pub struct GatewayConfig {
+    pub clients: Vec<ClientConfig>,
+    /// What requests without credentials may do; `None` refuses them with 401.
+    pub anonymous: Option<SubagentPolicy>,
+    /// Further headers to remove from every request, lower-case.
+    pub prune_headers: Vec<String>,
+    /// How many (client, session) pairs are remembered for the `owned` policy.
+    pub max_sessions: usize,
+}
+
+/// One client of the gateway.
+#[derive(Debug, Clone)]
+pub struct ClientConfig {
+    /// Unique; appears in logs, never in metrics.
+    pub name: String,
+    /// SHA-256 digests of the client's API keys.
+    pub api_keys: Vec<[u8; 32]>,
+    pub subagents: SubagentPolicy,
+}
+
+/// Which parents a client's requests may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SubagentPolicy {
+    /// None at all.
+    None,
+    /// Sessions that were seen from the same client.
+    #[default]
+    Owned,
+    /// Any: the client is itself a trusted agent gateway.
+    Declared,
+}
+
+/// One worker filter, standing in front of one worker.
+#[derive(Debug, Clone)]
+pub struct WorkerFilterConfig {
+    /// Unique; the `worker` label of the filter's metrics.
+    pub name: String,
+    /// Where the filter listens, `host:port`; port 0 picks a free one.
+    pub listen: String,
+    /// The worker behind it, `host:port`.
+    pub worker: String,
+    /// `server_role`; `None` infers it from each request's `disaggregated_params.request_type`.
+    pub server_role: Option<Role>,
+    /// The keys that this filter verifies with; empty verifies nothing.
+    pub internal_request_auth_keys: Vec<SecretString>,
+    /// How the edge in front of this filter signs affinity.
+    pub signing_profile: SigningProfile,
+    /// Attention-DP placement; `None` when `enable_attention_dp` is off, and then no rank is told.
+    pub placement: Option<PlacementConfig>,
+}
+
+/// Conversation-aware placement on attention-DP ranks (specification section 6.1).
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlacementConfig {
+    /// Number of attention-DP ranks: the worker's `tensor_parallel_size`.
+    pub ranks: u32,
+    /// The worker's `max_batch_size`: hard cap of active requests on one rank.
+    pub max_active_per_rank: u32,
+    /// `kv_cache_routing_conversation_affinity`: off places every request by the policy alone.
+    pub conversation_affinity: bool,
+    /// `kv_cache_routing_max_sessions`: bound of the rank table.
+    pub max_sessions: usize,
+    /// `kv_cache_routing_fair_share_multiplier`, at least 1 where used.
+    pub fair_share_multiplier: f64,
+    /// `kv_cache_routing_new_conv_placement`.
+    pub new_conversation: NewConversationPlacement,
+}
+
+/// Where a conversation without a rank goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NewConversationPlacement {
+    #[default]
+    RoundRobin,
+    LeastQueued,
+    LeastTokens,
+}
+
+/// The operator's port.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdminConfig {
+    /// `admin.listen`; port 0 picks a free one.
+    pub listen: SocketAddr,
+}
+
+/// Bounds (the design's rule 6).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    /// `limits.max_body`, bytes of one request body. Default 32 MiB.
+    pub max_body: usize,
+    /// `limits.body_budget`, bytes of all request bodies held at once. Default 1 GiB.
+    pub body_budget: usize,
+    /// `limits.max_answer`, bytes of one answer that is held whole: a context answer, or a JSON answer. Default 64 MiB.
+    pub max_answer: usize,
+    /// `limits.max_headers`, header fields of one request. Default 100.
+    pub max_headers: usize,
+    /// `limits.max_header_bytes`, bytes of all header fields of one request. Default 32 KiB.
+    pub max_header_bytes: usize,
+    /// `limits.max_session_id`, bytes of a session id. Default 512.
+    pub max_session_id: usize,
+}
+
+/// Deadlines (the design's rule 6).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timeouts {
+    /// `timeouts.connect`, to a worker. Default 2 s.
+    pub connect: Duration,
+    /// `timeouts.read_body`, the whole body of a client. Default 60 s.
+    pub read_body: Duration,
+    /// `timeouts.context`, one attempt of the context leg. Default 180 s.
+    pub context: Duration,
+    /// `timeouts.silence`, longest wait between two reads of a generation answer. Default 180 s.
+    pub silence: Duration,
+    /// `timeouts.write`, longest wait for a peer to take bytes. Default 30 s.
+    pub write: Duration,
+    /// `timeouts.idle_upstream`, idle time of a pooled connection; below the workers' 5 s. Default 4 s.
+    pub idle_upstream: Duration,
+    /// `timeouts.drain`, how long streams may go on after SIGTERM. Default 30 s.
+    pub drain: Duration,
+}
+
+/// What an operator sees.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TelemetryConfig {
+    /// `telemetry.debug_headers`: answers carry `x-kindred-context`, `x-kindred-generation`,
+    /// `x-kindred-rank`.
+    pub debug_headers: bool,
+    /// `telemetry.log`, a filter such as `info` or `kindred=debug`.
+    pub log: String,
+}
+
+impl Config {
+    /// Reads, resolves and checks the file at `path`.
+    ///
+    /// # Errors
+    /// Every problem of the file at once, each with its line and key.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = check::read(path)?;
+        Self::from_yaml(&text, path)
+    }
+
+    /// As [`Config::load`], from text. `origin` is the file named in messages; paths in the text
+    /// are relative to its folder.
+    ///
+    /// # Errors
+    /// Every problem of the text at once, each with its line and key.
+    pub fn from_yaml(text: &str, origin: &Path) -> Result<Self, ConfigError> {
+        check::resolve(text, origin, &|name| std::env::var(name).ok())
+    }
+
+    /// The resolved configuration as YAML, with secrets masked as `********`. It loads again once
+    /// the masks are replaced.
+    pub fn to_yaml_masked(&self) -> String {
+        print::masked(self)
+    }
+}

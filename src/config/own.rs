@@ -1,0 +1,207 @@
+//! Kindred's own sections, but for the worker filters.
+//!
+//! Gives every bound and deadline its default and its sensible range. An unknown key in one of
+//! these sections is an error, so that a misspelt protection is never quietly absent.
+
+mod gateway;
+
+use crate::config::words::shown;
+use std::{net::SocketAddr, time::Duration};
+
+use super::{
+    AdminConfig, Limits, TelemetryConfig, Timeouts,
+    address::Listener,
+    raw::{self, Field, Section, node::Value},
+    report::Report,
+};
+use crate::{telemetry, wire::signature::SigningProfile};
+
+pub(crate) use gateway::gateway;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+/// The most table entries that can be asked for.
+pub(crate) const MOST_SESSIONS: u32 = 100_000_000;
+
+/// Sections whose names are taken and that have no keys yet.
+pub(crate) fn reserved(file: &mut raw::File, report: &mut Report) {
+    let sections = [file.health.take(), file.affinity.take(), file.tls.take()];
+    for field in sections.into_iter().flatten() {
+        match &field.value {
+            Value::Null => {}
+            Value::Map(entries) if entries.is_empty() => {}
+            _ => report.error(
+                &field.at,
+                "has no keys yet in this version; leave the section empty or remove it",
+            ),
+        }
+    }
+}
+
+/// A bound of a table.
+pub(crate) fn sessions(field: Option<Field>, default: usize, report: &mut Report) -> usize {
+    field
+        .and_then(|field| field.integer(report, 1..=MOST_SESSIONS))
+        .and_then(|most| usize::try_from(most).ok())
+        .unwrap_or(default)
+}
+
+/// A name that is safe as a label and in a log.
+pub(crate) fn name(field: &Field, report: &mut Report) -> Option<String> {
+    let text = field.text(report)?;
+    let word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    if (1..=64).contains(&text.len()) && text.bytes().all(word) {
+        return Some(text.to_owned());
+    }
+    report.error(
+        &field.at,
+        "must be 1 to 64 letters, digits, dots, dashes or underscores",
+    );
+    None
+}
+
+/// `signing_profile` of a fleet or of a worker filter.
+pub(crate) fn signing_profile(field: Option<Field>, report: &mut Report) -> SigningProfile {
+    const PROFILES: [(&str, SigningProfile); 2] = [
+        (SigningProfile::Trtllm.name(), SigningProfile::Trtllm),
+        (SigningProfile::Dynamo.name(), SigningProfile::Dynamo),
+    ];
+    field
+        .filter(|field| !field.is_null())
+        .and_then(|field| field.choice(report, &PROFILES))
+        .unwrap_or_default()
+}
+
+/// `admin`.
+pub(crate) fn admin(field: Field, report: &mut Report) -> AdminConfig {
+    let raw = raw::Admin::closed(field, report);
+    let default = SocketAddr::from(([127, 0, 0, 1], 9464));
+    let at = raw.listen.as_ref().map_or(raw.at, |field| field.at.clone());
+    let listen = raw.listen.and_then(|field| {
+        let text = field.text(report)?;
+        let listen = text.trim().parse().ok();
+        if listen.is_none() {
+            let what = format!(
+                "is {}; it must be an IP address and a port, such as 127.0.0.1:9464",
+                shown(text)
+            );
+            report.error(&field.at, what);
+        }
+        listen
+    });
+    let listen = listen.unwrap_or(default);
+    if !listen.ip().is_loopback() {
+        report.warn(
+            &at,
+            "opens the operator's port, which asks for no password, to the network; 127.0.0.1 keeps \
+             it on this machine",
+        );
+    }
+    report.listens(&at, Listener::new(&listen.ip().to_string(), listen.port()));
+    AdminConfig { listen }
+}
+
+/// `limits`.
+pub(crate) fn limits(field: Option<Field>, report: &mut Report) -> Limits {
+    let raw = field
+        .map(|field| raw::LimitsSection::closed(field, report))
+        .unwrap_or_default();
+    let before = report.errors();
+    let mut size = |field: &Option<Field>, low, high, default: usize| {
+        let field = field.as_ref();
+        field
+            .and_then(|field| field.size(report, low..=high))
+            .unwrap_or(default)
+    };
+    let limits = Limits {
+        max_body: size(&raw.max_body, KIB, 4 * GIB, 32 << 20),
+        body_budget: size(&raw.body_budget, MIB, 1 << 40, 1 << 30),
+        max_answer: size(&raw.max_answer, KIB, 4 * GIB, 64 << 20),
+        max_header_bytes: size(&raw.max_header_bytes, KIB, MIB - 1, 32 << 10),
+        max_headers: 100,
+        max_session_id: 512,
+    };
+    let mut count = |field: &Option<Field>, high: u32, default: usize| {
+        let field = field.as_ref();
+        let count = field.and_then(|field| field.integer(report, 1..=high));
+        count
+            .and_then(|count| usize::try_from(count).ok())
+            .unwrap_or(default)
+    };
+    let limits = Limits {
+        // Pingora reads no more than 256 header fields of a request.
+        max_headers: count(&raw.max_headers, 256, limits.max_headers),
+        max_session_id: count(&raw.max_session_id, 8192, limits.max_session_id),
+        ..limits
+    };
+    if report.errors() == before && limits.body_budget < limits.max_body {
+        small_budget(&raw, report);
+    }
+    limits
+}
+
+fn small_budget(raw: &raw::LimitsSection, report: &mut Report) {
+    let field = raw.body_budget.as_ref().or(raw.max_body.as_ref());
+    report.error(
+        field.map_or(&raw.at, |field| &field.at),
+        "limits.body_budget is smaller than limits.max_body, so the largest body could never be \
+         read; raise the budget or lower max_body",
+    );
+}
+
+/// `timeouts`.
+pub(crate) fn timeouts(field: Option<Field>, report: &mut Report) -> Timeouts {
+    const LEAST: Duration = Duration::from_millis(1);
+    const MOST: Duration = Duration::from_secs(7 * 24 * 3600);
+    let raw = field
+        .map(|field| raw::TimeoutsSection::closed(field, report))
+        .unwrap_or_default();
+    let mut duration = |field: &Option<Field>, least, default| {
+        let field = field.as_ref();
+        field
+            .and_then(|field| field.duration(report, least..=MOST))
+            .unwrap_or(Duration::from_secs(default))
+    };
+    let timeouts = Timeouts {
+        connect: duration(&raw.connect, LEAST, 2),
+        read_body: duration(&raw.read_body, LEAST, 60),
+        context: duration(&raw.context, LEAST, 180),
+        silence: duration(&raw.silence, LEAST, 180),
+        write: duration(&raw.write, LEAST, 30),
+        idle_upstream: duration(&raw.idle_upstream, LEAST, 4),
+        drain: duration(&raw.drain, Duration::ZERO, 30),
+    };
+    if let Some(field) = raw
+        .idle_upstream
+        .filter(|_| timeouts.idle_upstream.as_secs() >= 5)
+    {
+        report.warn(
+            &field.at,
+            "is not below the 5s after which a worker closes an idle connection; requests may meet \
+             a closed one",
+        );
+    }
+    timeouts
+}
+
+/// `telemetry`.
+pub(crate) fn telemetry(field: Option<Field>, report: &mut Report) -> TelemetryConfig {
+    let raw = field
+        .map(|field| raw::Telemetry::closed(field, report))
+        .unwrap_or_default();
+    let log = raw.log.and_then(|field| {
+        let text = field.text(report)?.trim().to_owned();
+        let Err(error) = telemetry::log::parse(&text) else {
+            return Some(text);
+        };
+        let what = format!("is no log filter: {error}");
+        report.error(&field.at, what);
+        None
+    });
+    let debug_headers = raw.debug_headers.and_then(|field| field.boolean(report));
+    TelemetryConfig {
+        debug_headers: debug_headers.unwrap_or(false),
+        log: log.unwrap_or_else(|| "info".to_owned()),
+    }
+}

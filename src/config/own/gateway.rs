@@ -1,0 +1,174 @@
+//! `gateway`: who may come in, and what of theirs is removed.
+//!
+//! Leaving something out must never open a door: no policy for requests without a key means that
+//! they are refused. A wrong digest may be the key itself, so it is never repeated.
+
+use crate::config::words::shown;
+use std::collections::HashSet;
+
+use crate::config::{
+    ClientConfig, GatewayConfig, SubagentPolicy,
+    own::{name as own_name, sessions},
+    raw::{self, Field, Section, node::Value},
+    report::{Place, Report},
+};
+
+const POLICIES: [(&str, SubagentPolicy); 3] = [
+    ("none", SubagentPolicy::None),
+    ("owned", SubagentPolicy::Owned),
+    ("declared", SubagentPolicy::Declared),
+];
+
+/// Headers that a request cannot be served, or its client known, without.
+const NEEDED: [&str; 7] = [
+    "authorization",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "host",
+    "transfer-encoding",
+];
+
+/// `gateway`.
+pub(crate) fn gateway(field: Field, report: &mut Report) -> GatewayConfig {
+    let raw = raw::Gateway::closed(field, report);
+    let anonymous = raw
+        .anonymous
+        .and_then(|field| field.choice(report, &POLICIES));
+    let clients = raw
+        .clients
+        .map(|field| clients(field, report))
+        .unwrap_or_default();
+    if clients.is_empty() && anonymous.is_none() {
+        report.warn(
+            &raw.at,
+            "lets nobody in: every request is answered 401; name clients, or say with `anonymous` \
+             what requests without a key may do",
+        );
+    }
+    GatewayConfig {
+        anonymous,
+        clients,
+        prune_headers: raw
+            .prune_headers
+            .map(|field| prune_headers(field, report))
+            .unwrap_or_default(),
+        max_sessions: sessions(raw.max_sessions, 1_000_000, report),
+    }
+}
+
+fn clients(field: Field, report: &mut Report) -> Vec<ClientConfig> {
+    let mut names = HashSet::new();
+    let mut digests = HashSet::new();
+    let mut clients = Vec::new();
+    for item in field.list(report) {
+        let raw = raw::Client::closed(item, report);
+        let name = client_name(raw.name, &raw.at, &mut names, report);
+        let api_keys = match raw.api_keys_sha256 {
+            Some(field) => api_keys(field, &mut digests, report),
+            None => {
+                let at = raw.at.missing("api_keys_sha256");
+                report.error(&at, format!("is missing; {DIGEST}"));
+                Vec::new()
+            }
+        };
+        let subagents = raw
+            .subagents
+            .and_then(|field| field.choice(report, &POLICIES));
+        clients.push(ClientConfig {
+            name,
+            api_keys,
+            subagents: subagents.unwrap_or_default(),
+        });
+    }
+    clients
+}
+
+fn client_name(
+    field: Option<Field>,
+    at: &Place,
+    names: &mut HashSet<String>,
+    report: &mut Report,
+) -> String {
+    let Some(field) = field else {
+        report.error(&at.missing("name"), "is missing; name the client");
+        return String::new();
+    };
+    let name = own_name(&field, report).unwrap_or_default();
+    if !name.is_empty() && !names.insert(name.clone()) {
+        report.error(
+            &field.at,
+            "is the name of an earlier client too; rename one",
+        );
+    }
+    name
+}
+
+const DIGEST: &str = "list the SHA-256 of each key as 64 hex digits: `printf %s KEY | sha256sum`";
+
+fn api_keys(field: Field, seen: &mut HashSet<[u8; 32]>, report: &mut Report) -> Vec<[u8; 32]> {
+    let at = field.at.clone();
+    let before = report.errors();
+    let items = field.list(report);
+    if items.is_empty() && report.errors() == before {
+        report.error(&at, format!("is empty; {DIGEST}"));
+    }
+    let mut digests = Vec::new();
+    for item in items {
+        // A wrong entry may be the key itself, so it is never repeated.
+        let digest = match &item.value {
+            Value::Text(text) => digest(text.trim()),
+            _ => None,
+        };
+        match digest {
+            Some(digest) if seen.insert(digest) => digests.push(digest),
+            Some(_) => report.error(&item.at, "is listed twice; a key belongs to one client"),
+            None => report.error(
+                &item.at,
+                format!("is not a SHA-256 digest; {DIGEST} (in quotes if it is all digits)"),
+            ),
+        }
+    }
+    digests
+}
+
+fn digest(hex: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    let digits: Option<Vec<u8>> = hex
+        .chars()
+        .map(|digit| {
+            digit
+                .to_digit(16)
+                .and_then(|digit| u8::try_from(digit).ok())
+        })
+        .collect();
+    let digits = digits.filter(|digits| digits.len() == 64)?;
+    for (byte, pair) in digest.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = pair.iter().fold(0, |byte, digit| byte << 4 | digit);
+    }
+    Some(digest)
+}
+
+fn prune_headers(field: Field, report: &mut Report) -> Vec<String> {
+    let mut headers: Vec<String> = Vec::new();
+    for item in field.list(report) {
+        let Some(text) = item.text(report) else {
+            continue;
+        };
+        let header = text.trim().to_lowercase();
+        if http::HeaderName::from_bytes(header.as_bytes()).is_err() {
+            let what = format!(
+                "is {}, no name of a header; write one such as x-team",
+                shown(text)
+            );
+            report.error(&item.at, what);
+        } else if NEEDED.contains(&header.as_str()) {
+            let what = format!("is {header}, without which no request can be served; remove it");
+            report.error(&item.at, what);
+        } else if !headers.contains(&header) {
+            headers.push(header);
+        }
+    }
+    headers
+}

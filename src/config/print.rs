@@ -1,0 +1,251 @@
+//! The resolved configuration as a file, for `kindred check --print`.
+//!
+//! Writes every value that is in force in the form in which a file gives it, in a fixed order. A
+//! secret is written as its mask only; the digests of API keys are no secrets and stay.
+
+use std::time::Duration;
+
+use secrecy::SecretString;
+use serde_json::{Map, Value, json};
+
+use super::{
+    AffinityScope, Config, EdgeConfig, FleetConfig, GatewayConfig, KvCacheAwareConfig, Limits,
+    NewConversationPlacement, RouterConfig, SubagentPolicy, Timeouts, WorkerFilterConfig,
+    raw::field::written_size, secret::MASK,
+};
+use crate::wire::{Role, disagg::ScheduleStyle};
+
+/// The whole of `config`, with its secrets masked.
+pub(super) fn masked(config: &Config) -> String {
+    let mut file = Map::new();
+    if let Some(edge) = &config.edge {
+        edge_keys(edge, &mut file);
+    }
+    if let Some(gateway) = &config.gateway {
+        put(&mut file, "gateway", self::gateway(gateway));
+    }
+    if !config.worker_filters.is_empty() {
+        let filters = config.worker_filters.iter().map(worker_filter).collect();
+        put(&mut file, "worker_filters", Value::Array(filters));
+    }
+    if let Some(admin) = &config.admin {
+        put(
+            &mut file,
+            "admin",
+            json!({"listen": admin.listen.to_string()}),
+        );
+    }
+    put(&mut file, "limits", limits(&config.limits));
+    put(&mut file, "timeouts", timeouts(&config.timeouts));
+    let telemetry = json!({
+        "debug_headers": config.telemetry.debug_headers,
+        "log": config.telemetry.log,
+    });
+    put(&mut file, "telemetry", telemetry);
+    // Text, numbers and lists of them: there is nothing in it that YAML could not say.
+    serde_saphyr::to_string(&file).unwrap_or_default()
+}
+
+fn put(map: &mut Map<String, Value>, key: &str, value: impl Into<Value>) {
+    map.insert(key.to_owned(), value.into());
+}
+
+fn secrets(map: &mut Map<String, Value>, keys: &[SecretString]) {
+    match keys {
+        [] => {}
+        [_] => put(map, "internal_request_auth_key", MASK),
+        keys => put(map, "internal_request_auth_keys", vec![MASK; keys.len()]),
+    }
+}
+
+fn edge_keys(edge: &EdgeConfig, file: &mut Map<String, Value>) {
+    put(file, "hostname", edge.hostname.as_str());
+    put(file, "port", edge.port);
+    put(file, "context_servers", fleet(&edge.context));
+    put(file, "generation_servers", fleet(&edge.generation));
+    secrets(file, &edge.internal_request_auth_keys);
+    if let Some(header) = &edge.affinity.parent_header {
+        put(
+            file,
+            "conversation_affinity_header_for_subagents",
+            header.as_str(),
+        );
+    }
+    let scope = match edge.affinity.scope {
+        AffinityScope::Context => "context",
+        AffinityScope::Both => "both",
+    };
+    put(file, "subagent_affinity_scope", scope);
+    put(file, "max_retries", edge.max_retries);
+    put(file, "node_id", edge.node_id);
+    put(file, "process_id", edge.process_id);
+    let style = match edge.schedule_style {
+        ScheduleStyle::ContextFirst => "context_first",
+        ScheduleStyle::GenerationFirst => "generation_first",
+    };
+    put(file, "schedule_style", style);
+    put(
+        file,
+        "allow_request_chat_template",
+        edge.allow_request_chat_template,
+    );
+    put(
+        file,
+        "gen_strip_message_history",
+        edge.gen_strip_message_history,
+    );
+    put(file, "gen_tokids_ctxbytes", edge.gen_tokids_ctxbytes);
+    if let Some(conditional) = &edge.conditional_disagg {
+        let section = json!({
+            "max_local_prefill_length": conditional.max_local_prefill_length,
+        });
+        put(file, "conditional_disagg_config", section);
+    }
+}
+
+fn fleet(fleet: &FleetConfig) -> Value {
+    let router = match &fleet.router {
+        RouterConfig::RoundRobin => json!({"type": "round_robin"}),
+        RouterConfig::LoadBalancing(config) => json!({
+            "type": "load_balancing",
+            "use_tokens": config.use_tokens,
+        }),
+        RouterConfig::Conversation(config) => json!({
+            "type": "conversation",
+            "match_threshold": config.match_threshold,
+            "tokens_per_block": config.tokens_per_block,
+            "hash_skip_count": config.hash_skip_count,
+            "max_sessions": config.max_sessions,
+        }),
+        RouterConfig::KvCacheAware(config) => kv_cache_aware(config),
+    };
+    json!({
+        "num_instances": fleet.urls.len(),
+        "urls": fleet.urls,
+        "router": router,
+        "signing_profile": fleet.signing_profile.name(),
+    })
+}
+
+/// What is absent by default, and the infinite cap that JSON has no word for, is left out.
+fn kv_cache_aware(config: &KvCacheAwareConfig) -> Value {
+    let mut router = Map::new();
+    put(&mut router, "type", "kv_cache_aware");
+    put(&mut router, "max_batch_size", config.max_batch_size);
+    if let Some(size) = config.tokens_per_block {
+        put(&mut router, "tokens_per_block", size);
+    }
+    put(
+        &mut router,
+        "track_routed_blocks",
+        config.track_routed_blocks,
+    );
+    put(&mut router, "load_weight", config.load_weight);
+    if config.load_cap.is_finite() {
+        put(&mut router, "load_cap", config.load_cap);
+    }
+    if let Some(folder) = &config.tokenizer_dir {
+        put(&mut router, "tokenizer_dir", folder.to_string_lossy());
+    }
+    Value::Object(router)
+}
+
+fn policy(policy: SubagentPolicy) -> &'static str {
+    match policy {
+        SubagentPolicy::None => "none",
+        SubagentPolicy::Owned => "owned",
+        SubagentPolicy::Declared => "declared",
+    }
+}
+
+fn gateway(config: &GatewayConfig) -> Value {
+    let mut gateway = Map::new();
+    if let Some(anonymous) = config.anonymous {
+        put(&mut gateway, "anonymous", policy(anonymous));
+    }
+    let clients = config.clients.iter().map(|client| {
+        let digests = client.api_keys.iter().map(|digest| hex(digest));
+        json!({
+            "name": client.name,
+            "api_keys_sha256": digests.collect::<Vec<_>>(),
+            "subagents": policy(client.subagents),
+        })
+    });
+    put(&mut gateway, "clients", clients.collect::<Vec<_>>());
+    put(&mut gateway, "prune_headers", config.prune_headers.clone());
+    put(&mut gateway, "max_sessions", config.max_sessions);
+    Value::Object(gateway)
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn worker_filter(config: &WorkerFilterConfig) -> Value {
+    let mut filter = Map::new();
+    put(&mut filter, "name", config.name.as_str());
+    put(&mut filter, "listen", config.listen.as_str());
+    put(&mut filter, "worker", config.worker.as_str());
+    if let Some(role) = config.server_role {
+        let role = match role {
+            Role::Context => "context",
+            Role::Generation => "generation",
+            Role::Aggregated => "aggregated",
+        };
+        put(&mut filter, "server_role", role);
+    }
+    secrets(&mut filter, &config.internal_request_auth_keys);
+    put(
+        &mut filter,
+        "signing_profile",
+        config.signing_profile.name(),
+    );
+    put(
+        &mut filter,
+        "enable_attention_dp",
+        config.placement.is_some(),
+    );
+    if let Some(placement) = &config.placement {
+        put(&mut filter, "tensor_parallel_size", placement.ranks);
+        put(&mut filter, "max_batch_size", placement.max_active_per_rank);
+        let new = match placement.new_conversation {
+            NewConversationPlacement::RoundRobin => "round_robin",
+            NewConversationPlacement::LeastQueued => "least_queued",
+            NewConversationPlacement::LeastTokens => "least_tokens",
+        };
+        let config = json!({
+            "kv_cache_routing_conversation_affinity": placement.conversation_affinity,
+            "kv_cache_routing_new_conv_placement": new,
+            "kv_cache_routing_max_sessions": placement.max_sessions,
+            "kv_cache_routing_fair_share_multiplier": placement.fair_share_multiplier,
+        });
+        put(&mut filter, "attention_dp_config", config);
+        put(&mut filter, "rank_delivery", "header");
+    }
+    Value::Object(filter)
+}
+
+fn limits(limits: &Limits) -> Value {
+    let size = |bytes: usize| written_size(bytes as u64);
+    json!({
+        "max_body": size(limits.max_body),
+        "body_budget": size(limits.body_budget),
+        "max_answer": size(limits.max_answer),
+        "max_headers": limits.max_headers,
+        "max_header_bytes": size(limits.max_header_bytes),
+        "max_session_id": limits.max_session_id,
+    })
+}
+
+fn timeouts(timeouts: &Timeouts) -> Value {
+    let written = |duration: Duration| humantime::format_duration(duration).to_string();
+    json!({
+        "connect": written(timeouts.connect),
+        "read_body": written(timeouts.read_body),
+        "context": written(timeouts.context),
+        "silence": written(timeouts.silence),
+        "write": written(timeouts.write),
+        "idle_upstream": written(timeouts.idle_upstream),
+        "drain": written(timeouts.drain),
+    })
+}
