@@ -2,6 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod affinity;
 pub mod config;
+pub mod fleet;
+pub mod routing;
 pub mod telemetry;
 pub mod wire;

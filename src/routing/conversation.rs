@@ -1,0 +1,331 @@
+//! The same instance for the same conversation (specification section 2.3).
+//!
+//! Decides by the affinity key where there is one, else by the prompt's prefix, and sends what is
+//! new where the least content is in flight. One lock orders all decisions, so that a parent and
+//! its sub-agents that arrive together still meet; it is held for the time of a table operation,
+//! and of one look at every instance only when a key is new. Prompts are weighed and hashed outside
+//! it.
+
+use parking_lot::{Mutex, RwLock};
+
+use super::{
+    Decision, LeastLoaded, Pick, Query, RouteError, exhausted,
+    prefix::{
+        block_hashes,
+        tree::{Leaf, PrefixTree},
+    },
+};
+use crate::{
+    affinity::{AffinityKey, BindingTable},
+    config::ConversationConfig,
+    fleet::{Fleet, Instance, InstanceId, LoadGuard},
+    wire::prompt::{CHARACTERS_PER_TOKEN, Prompt, Units},
+};
+
+/// Leading blocks of a prompt that are kept and compared.
+const BLOCKS_PER_SESSION: usize = 8192;
+/// Blocks that are kept of all prompts together; beyond, the least recently used sessions go.
+const BLOCKS: usize = 1 << 22;
+
+/// The `conversation` router.
+#[derive(Debug)]
+pub struct Conversation {
+    config: RwLock<ConversationConfig>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    table: BindingTable<Binding>,
+    prefixes: PrefixTree,
+    /// Sessions made up for requests without a key.
+    synthetic: u64,
+    least_loaded: LeastLoaded,
+    evictions: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Binding {
+    instance: InstanceId,
+    /// The place of the session's prompt in the tree, if it has one.
+    leaf: Option<LeafNumber>,
+}
+
+/// A [`Leaf`] in four bytes, `Option` included.
+type LeafNumber = std::num::NonZeroU32;
+
+/// One binding, as seen by replays and explanations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Session {
+    pub key: AffinityKey,
+    pub instance: InstanceId,
+    /// Blocks of the prompt by which requests without a key find the session.
+    pub blocks: u32,
+}
+
+impl Conversation {
+    pub fn new(config: &ConversationConfig) -> Self {
+        let state = State {
+            table: BindingTable::new(config.max_sessions),
+            prefixes: PrefixTree::default(),
+            synthetic: 0,
+            least_loaded: LeastLoaded::default(),
+            evictions: 0,
+        };
+        Self {
+            config: RwLock::new(config.clone()),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Chooses an instance and binds the request's session to it.
+    pub fn route(&self, fleet: &Fleet, query: &Query<'_>) -> Result<Pick, RouteError> {
+        if fleet.is_empty() {
+            return Err(exhausted(fleet));
+        }
+        match query.key.filter(|key| !key.is_empty()) {
+            Some(key) => self.route_key(fleet, query, AffinityKey::new(key)),
+            None => self.route_prompt(fleet, query),
+        }
+    }
+
+    fn route_key(
+        &self,
+        fleet: &Fleet,
+        query: &Query<'_>,
+        key: AffinityKey,
+    ) -> Result<Pick, RouteError> {
+        let weight = query.prompt.weight();
+        let mut state = self.state.lock();
+        let mut bound = None;
+        let mut decision = Decision::New;
+        state.table.touch_if(key, |binding| {
+            decision = Decision::Failover;
+            bound = valid(fleet, query, binding.instance);
+            bound.is_some()
+        });
+        if let Some(instance) = bound {
+            if query.excludes(instance.id) {
+                decision = Decision::Overflow;
+            } else {
+                drop(state);
+                return Ok(Pick {
+                    load: instance.reserve(weight),
+                    decision: Decision::Bound,
+                    kv: None,
+                });
+            }
+        }
+        let load = state.pick(fleet, query, weight)?;
+        if decision != Decision::Overflow {
+            state.bind(key, load.instance().id, &[]);
+        }
+        Ok(Pick {
+            load,
+            decision,
+            kv: None,
+        })
+    }
+
+    fn route_prompt(&self, fleet: &Fleet, query: &Query<'_>) -> Result<Pick, RouteError> {
+        let (config, hashes, weight) = self.hash(query.prompt);
+        let at_least = enough(hashes.len(), config.match_threshold);
+        let mut state = self.state.lock();
+        let table = &state.table;
+        let bound = |key| valid(fleet, query, table.peek(key)?.instance);
+        let session = state
+            .prefixes
+            .find(&hashes, at_least, |key| bound(key).is_some());
+        let session = session.and_then(|key| Some((key, bound(key)?)));
+        if let Some((key, instance)) = session
+            && !query.excludes(instance.id)
+        {
+            state.bind(key, instance.id, &hashes);
+            return Ok(Pick {
+                load: instance.reserve(weight),
+                decision: Decision::Unkeyed,
+                kv: None,
+            });
+        }
+        let load = state.pick(fleet, query, weight)?;
+        if session.is_some() {
+            return Ok(Pick {
+                load,
+                decision: Decision::Unkeyed,
+                kv: None,
+            });
+        }
+        state.synthetic += 1;
+        let key = AffinityKey::synthetic(state.synthetic);
+        state.bind(key, load.instance().id, &hashes);
+        Ok(Pick {
+            load,
+            decision: Decision::Unkeyed,
+            kv: None,
+        })
+    }
+
+    /// The hashes of a prompt's blocks, and its weight.
+    fn hash(&self, prompt: &Prompt<'_>) -> (ConversationConfig, Vec<u64>, u64) {
+        let config = self.config.read().clone();
+        let skip = u64::from(config.hash_skip_count);
+        let (units, skip) = match prompt.units() {
+            Units::Tokens(units) => (units, skip),
+            Units::CodePoints(units) => (units, skip * CHARACTERS_PER_TOKEN),
+        };
+        let rest = units
+            .get(usize::try_from(skip).unwrap_or(usize::MAX)..)
+            .unwrap_or_default();
+        let mut hashes = block_hashes(rest, config.tokens_per_block as usize);
+        let weight = hashes.len() as u64 * u64::from(config.tokens_per_block);
+        hashes.truncate(BLOCKS_PER_SESSION);
+        (config, hashes, weight)
+    }
+
+    /// Takes new settings over; bindings stay, in a smaller table the most recently used ones.
+    pub fn reconfigure(&self, config: &ConversationConfig) {
+        let old = std::mem::replace(&mut *self.config.write(), config.clone());
+        let mut state = self.state.lock();
+        if (old.tokens_per_block, old.hash_skip_count)
+            != (config.tokens_per_block, config.hash_skip_count)
+        {
+            state.prefixes = PrefixTree::default();
+            state.table.for_each_mut(|binding| binding.leaf = None);
+        }
+        state.table.set_bound(config.max_sessions);
+        while state.table.len() > state.table.bound() {
+            state.evict_oldest();
+        }
+    }
+
+    /// See [`Router::forget`](super::Router::forget).
+    pub fn forget(&self, removed: &[InstanceId]) {
+        if removed.is_empty() {
+            return;
+        }
+        let mut removed = removed.to_vec();
+        removed.sort_unstable();
+        let State {
+            table, prefixes, ..
+        } = &mut *self.state.lock();
+        table.retain(|_, binding| {
+            let gone = removed.binary_search(&binding.instance).is_ok();
+            if gone && let Some(leaf) = binding.leaf() {
+                prefixes.remove(leaf);
+            }
+            !gone
+        });
+    }
+
+    /// Number of bindings held, made-up sessions included.
+    pub fn bindings(&self) -> usize {
+        self.state.lock().table.len()
+    }
+
+    /// Bindings dropped so far because the table was full.
+    pub fn evictions(&self) -> u64 {
+        self.state.lock().evictions
+    }
+
+    /// The instance that `key` is bound to.
+    pub fn peek(&self, key: AffinityKey) -> Option<InstanceId> {
+        Some(self.state.lock().table.peek(key)?.instance)
+    }
+
+    /// Every binding, least recently used first. Linear.
+    pub fn sessions(&self) -> Vec<Session> {
+        let State {
+            table, prefixes, ..
+        } = &mut *self.state.lock();
+        let blocks = |binding: Binding| binding.leaf().map_or(0, |leaf| prefixes.depth(leaf));
+        let session = |(key, binding): (AffinityKey, Binding)| Session {
+            key,
+            instance: binding.instance,
+            blocks: blocks(binding),
+        };
+        table.iter().map(session).collect()
+    }
+
+    /// Sessions made up so far for requests without a key; the last one's key is
+    /// [`AffinityKey::synthetic`] of this number.
+    pub fn synthetic_sessions(&self) -> u64 {
+        self.state.lock().synthetic
+    }
+
+    /// Picks by load so far: upstream's round-robin counter.
+    pub fn turn(&self) -> u64 {
+        self.state.lock().least_loaded.turn
+    }
+}
+
+impl State {
+    fn pick(
+        &mut self,
+        fleet: &Fleet,
+        query: &Query<'_>,
+        weight: u64,
+    ) -> Result<LoadGuard, RouteError> {
+        let instance = self.least_loaded.pick(fleet, query, Instance::load);
+        Ok(instance.ok_or_else(|| exhausted(fleet))?.reserve(weight))
+    }
+
+    fn bind(&mut self, key: AffinityKey, instance: InstanceId, hashes: &[u64]) {
+        let old = self.table.peek(key).and_then(Binding::leaf);
+        let leaf = self.prefixes.insert(key, hashes);
+        if let Some(old) = old {
+            self.prefixes.remove(old);
+        }
+        let binding = Binding {
+            instance,
+            leaf: leaf.and_then(Leaf::number),
+        };
+        if let Some((_, evicted)) = self.table.insert(key, binding) {
+            self.evicted(evicted);
+        }
+        while self.prefixes.blocks() > BLOCKS && self.table.len() > 1 {
+            self.evict_oldest();
+        }
+    }
+
+    fn evict_oldest(&mut self) {
+        if let Some((_, evicted)) = self.table.pop_oldest() {
+            self.evicted(evicted);
+        }
+    }
+
+    fn evicted(&mut self, binding: Binding) {
+        self.evictions += 1;
+        if let Some(leaf) = binding.leaf() {
+            self.prefixes.remove(leaf);
+        }
+    }
+}
+
+impl Binding {
+    fn leaf(self) -> Option<Leaf> {
+        self.leaf.map(Leaf::from_number)
+    }
+}
+
+/// The instance of a binding that stands, which may yet be one that this request avoids.
+fn valid<'f>(
+    fleet: &'f Fleet,
+    query: &Query<'_>,
+    instance: InstanceId,
+) -> Option<&'f std::sync::Arc<Instance>> {
+    (!query.excludes(instance) || query.avoids_once(instance))
+        .then(|| fleet.get(instance))
+        .flatten()
+}
+
+/// The least number of shared blocks that makes a prompt of `blocks` blocks belong to a session.
+fn enough(blocks: usize, threshold: f64) -> usize {
+    let about = (blocks as f64 * threshold).floor().max(0.0) as usize;
+    let shares = |shared: usize| shared as f64 / blocks as f64 >= threshold;
+    (about.saturating_sub(1)..=about + 1)
+        .find(|&shared| shares(shared))
+        .unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests;

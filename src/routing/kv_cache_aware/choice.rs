@@ -1,0 +1,215 @@
+//! The choice itself: scores, caps, pins and turns.
+//!
+//! Decides among the instances that are not at their cap, or among all if every one is: the pinned
+//! one wins, else the one with the best score; of several, in the fleet's order, the one that the
+//! count of picks so far falls on. It knows of blocks only how far each instance holds the prompt.
+
+use std::sync::Arc;
+
+use super::{
+    blocks::Slot,
+    pin,
+    workers::{Worker, Workers},
+};
+use crate::{
+    affinity::{AffinityKey, BindingTable},
+    config::KvCacheAwareConfig,
+    fleet::{Fleet, Instance, InstanceId},
+    routing::{
+        Decision, Query, RouteError, exhausted,
+        kv_hash::{Family, HashAlgo},
+    },
+};
+
+/// What is remembered from one choice to the next.
+#[derive(Debug)]
+pub(super) struct Choice {
+    pins: BindingTable<InstanceId>,
+    evictions: u64,
+    /// Picks so far.
+    turn: u64,
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        Self {
+            pins: BindingTable::new(pin::PINS),
+            evictions: 0,
+            turn: 0,
+        }
+    }
+}
+
+/// A prompt's block hashes in each family that is in use, and how far each slot holds them.
+pub(super) struct Held([Option<(Vec<u64>, Vec<u32>)>; 2]);
+
+impl Held {
+    pub(super) fn of(look_up: impl Fn(Family) -> Option<(Vec<u64>, Vec<u32>)>) -> Self {
+        Self([Family::V1, Family::Sha256].map(look_up))
+    }
+
+    fn depth(&self, family: Family, slot: Slot) -> u32 {
+        let depths = self.0[family as usize].as_ref().map(|(_, depths)| depths);
+        let depth = depths.and_then(|depths| depths.get(usize::from(slot)));
+        depth.copied().unwrap_or(0)
+    }
+
+    /// The hashes, which are not needed here any more.
+    pub(super) fn take(&mut self, family: Family) -> Vec<u64> {
+        let held = self.0[family as usize].take();
+        held.map(|(hashes, _)| hashes).unwrap_or_default()
+    }
+}
+
+/// What a choice goes by.
+pub(super) struct Rules<'r> {
+    pub(super) config: &'r KvCacheAwareConfig,
+    pub(super) workers: &'r Workers,
+    pub(super) held: &'r Held,
+}
+
+/// The outcome of a choice.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Chosen<'f> {
+    pub(super) instance: &'f Arc<Instance>,
+    pub(super) family: Family,
+    /// Leading blocks of the prompt that it holds.
+    pub(super) depth: u32,
+    pub(super) tokens_per_block: u32,
+    pub(super) decision: Decision,
+    /// Some instance of the fleet has no slot yet.
+    pub(super) unknown: bool,
+}
+
+impl Choice {
+    /// Chooses, and moves the pin to the instance that is chosen, unless the pinned one is avoided
+    /// this once.
+    pub(super) fn choose<'f>(
+        &mut self,
+        fleet: &'f Fleet,
+        query: &Query<'_>,
+        pin: Option<AffinityKey>,
+        rules: &Rules<'_>,
+    ) -> Result<Chosen<'f>, RouteError> {
+        let pinned = pin.and_then(|pin| self.pins.get_touch(pin));
+        let (mut best, mut only_unfit, mut unknown) = (Best::default(), true, false);
+        for instance in fleet.instances() {
+            let worker = rules.workers.get(instance.id);
+            unknown |= worker.is_none();
+            if worker.is_some_and(|worker| worker.unfit.is_some()) {
+                continue;
+            }
+            only_unfit = false;
+            if !query.excludes(instance.id) {
+                best.offer(rules.rate(instance, worker), Some(instance.id) == pinned);
+            }
+        }
+        let winner = best.winner(self.turn).ok_or_else(|| {
+            if only_unfit {
+                RouteError::Unfit { role: fleet.role() }
+            } else {
+                exhausted(fleet)
+            }
+        })?;
+        self.turn = self.turn.wrapping_add(1);
+        let overflow =
+            pinned.filter(|pinned| query.avoids_once(*pinned) && fleet.get(*pinned).is_some());
+        if let Some(pin) = pin
+            && overflow.is_none()
+        {
+            self.evictions += u64::from(self.pins.insert(pin, winner.instance.id).is_some());
+        }
+        Ok(Chosen {
+            instance: winner.instance,
+            family: winner.family,
+            depth: winner.depth,
+            tokens_per_block: rules.workers.tokens_per_block(),
+            decision: match (pin, pinned) {
+                (None, _) => Decision::Unkeyed,
+                (_, None) => Decision::New,
+                _ if overflow.is_some() => Decision::Overflow,
+                (_, Some(pinned)) if pinned == winner.instance.id => Decision::Bound,
+                _ => Decision::Failover,
+            },
+            unknown,
+        })
+    }
+
+    /// Drops the pins to instances that do not stay. Linear in the pins.
+    pub(super) fn keep_pins(&mut self, stays: impl Fn(InstanceId) -> bool) {
+        self.pins.retain(|_, instance| stays(instance));
+    }
+
+    /// Pins held.
+    pub(super) fn pins(&self) -> usize {
+        self.pins.len()
+    }
+
+    /// Pins dropped so far because there were too many.
+    pub(super) fn evictions(&self) -> u64 {
+        self.evictions
+    }
+}
+
+impl Rules<'_> {
+    fn rate<'f>(&self, instance: &'f Arc<Instance>, worker: Option<&Worker>) -> Rated<'f> {
+        let algo = worker.map_or_else(HashAlgo::default, |worker| worker.algo);
+        let family = algo.family();
+        let depth = worker.map_or(0, |worker| self.held.depth(family, worker.slot));
+        let active = instance.in_flight() as f64;
+        Rated {
+            instance,
+            family,
+            depth,
+            score: f64::from(depth) - self.config.load_weight * active,
+            full: active / f64::from(self.config.max_batch_size) >= self.config.load_cap,
+        }
+    }
+}
+
+/// An instance that may be chosen.
+#[derive(Debug, Clone, Copy)]
+struct Rated<'f> {
+    instance: &'f Arc<Instance>,
+    family: Family,
+    depth: u32,
+    score: f64,
+    /// It is at its cap.
+    full: bool,
+}
+
+/// The instances with the best score so far, and the pinned one; full ones only while there is no
+/// other.
+#[derive(Debug, Default)]
+struct Best<'f> {
+    tied: Vec<Rated<'f>>,
+    pinned: Option<Rated<'f>>,
+}
+
+impl<'f> Best<'f> {
+    fn offer(&mut self, rated: Rated<'f>, is_pinned: bool) {
+        match self.tied.first() {
+            Some(first) if rated.full && !first.full => return,
+            Some(first) if first.full && !rated.full => *self = Self::default(),
+            _ => {}
+        }
+        if is_pinned {
+            self.pinned = Some(rated);
+        }
+        let best = self
+            .tied
+            .first()
+            .map_or(f64::NEG_INFINITY, |first| first.score);
+        if rated.score > best {
+            self.tied.clear();
+        }
+        if rated.score >= best {
+            self.tied.push(rated);
+        }
+    }
+
+    fn winner(self, turn: u64) -> Option<Rated<'f>> {
+        let turned = turn.checked_rem(self.tied.len() as u64)?;
+        self.pinned.or(self.tied.get(turned as usize).copied())
+    }
+}
