@@ -5,6 +5,7 @@
 pub mod affinity;
 pub mod config;
 pub mod fleet;
+pub mod gateway;
 pub mod routing;
 pub mod telemetry;
 pub mod wire;
