@@ -6,6 +6,7 @@ pub mod affinity;
 pub mod config;
 pub mod fleet;
 pub mod gateway;
+pub mod http;
 pub mod routing;
 pub mod telemetry;
 pub mod wire;

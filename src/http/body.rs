@@ -1,0 +1,321 @@
+//! Reads a whole request body so that Pingora can still forward it.
+//!
+//! Pingora 0.9.1 sends a body upstream after `request_filter` only if its retry buffer still holds
+//! something or the body is not finished; the buffer takes 64 KiB and forgets everything once it is
+//! full. So it is switched on late: when the rest of a body of known length surely fits. What it then
+//! holds is only the tail and is never used, because the caller swaps in the bytes that were read
+//! here. This file is the only one that knows the technique; it can go when Pingora buffers early.
+
+mod budget;
+mod client_watch;
+mod value_scan;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::{Bytes, BytesMut};
+use http::header;
+use pingora::proxy::Session;
+
+pub use budget::{Budget, Lease};
+pub use client_watch::ClientWatch;
+
+use super::reply::Failure;
+use value_scan::{ValueScan, goes_on};
+
+/// What Pingora's retry buffer holds.
+const RETRY_BUFFER: usize = 64 * 1024;
+/// Seconds that a client's connection may be idle between two requests.
+const KEPT_IDLE: u64 = 75;
+/// Bytes that a body gets room for before any of it has come.
+const FIRST_ROOM: usize = 64 * 1024;
+
+/// Bounds of one read.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadLimits {
+    /// Bytes of one body.
+    pub max_body: usize,
+    /// Bytes of all bodies.
+    pub budget: usize,
+    /// Time for the whole body.
+    pub deadline: Duration,
+}
+
+/// A request body that was read to its end.
+#[derive(Debug)]
+pub struct Body {
+    pub bytes: Bytes,
+    pub lease: Lease,
+    /// How to notice that the client leaves while the body waits to be forwarded.
+    pub watch: ClientWatch,
+    /// What may still come of it while the request is forwarded.
+    pub rest: Option<Rest>,
+}
+
+impl Body {
+    /// Reads what may still come, for a request that Pingora does not forward itself.
+    ///
+    /// # Errors
+    /// 400, 408 or 413, as for the body itself, or the client has left.
+    pub async fn read_rest(&mut self, session: &mut Session) -> Result<(), Failure> {
+        let Some(mut rest) = self.rest.take() else {
+            return Ok(());
+        };
+        let due = tokio::time::Instant::now() + rest.left;
+        loop {
+            let part = tokio::time::timeout_at(due, session.read_request_body()).await;
+            let part = part.map_err(|_| Failure::body_too_slow(rest.limit.as_secs_f64()))?;
+            let Some(part) = part.map_err(|error| rest.failure(&error))? else {
+                break;
+            };
+            rest.pass(&part)?;
+        }
+        self.watch = ClientWatch::Read;
+        Ok(())
+    }
+}
+
+/// The end of a body that must stay unread until the request is forwarded: white space, within the
+/// bounds of the whole body.
+#[derive(Debug)]
+pub struct Rest {
+    room: usize,
+    max_body: usize,
+    /// What the body's own reading has left of `limit`.
+    left: Duration,
+    /// Set when the first part is read: the context leg before it takes none of the client's time.
+    due: Option<Instant>,
+    limit: Duration,
+}
+
+impl Rest {
+    /// Looks at a part of the rest.
+    ///
+    /// # Errors
+    /// 400, 408 or 413, as for the body itself.
+    pub fn pass(&mut self, part: &[u8]) -> Result<(), Failure> {
+        let now = Instant::now();
+        if now > *self.due.get_or_insert(now + self.left) {
+            return Err(Failure::body_too_slow(self.limit.as_secs_f64()));
+        }
+        self.room = self
+            .room
+            .checked_sub(part.len())
+            .ok_or_else(|| Failure::too_large(self.max_body, None))?;
+        if part.trim_ascii().is_empty() {
+            Ok(())
+        } else {
+            Err(goes_on())
+        }
+    }
+
+    /// What an error of the client's connection means while the rest is read.
+    pub fn failure(&self, error: &pingora::Error) -> Failure {
+        read_failure(error, self.limit)
+    }
+}
+
+/// Reads the whole body of a request, within bounds.
+///
+/// # Errors
+/// 408, 411, 413, 415 or 503 as the case may be, 400 for broken framing, or the client has left.
+pub async fn read(
+    session: &mut Session,
+    limits: ReadLimits,
+    budget: &Arc<Budget>,
+) -> Result<Body, Failure> {
+    let body = read_whole(session, limits, budget).await;
+    if body.is_err() {
+        // Where the next request would begin is not known.
+        session.set_keepalive(None);
+    }
+    body
+}
+
+async fn read_whole(
+    session: &mut Session,
+    limits: ReadLimits,
+    budget: &Arc<Budget>,
+) -> Result<Body, Failure> {
+    refuse_coded(session)?;
+    let length = declared_length(session)?;
+    if let Some(length) = length.filter(|length| *length > limits.max_body) {
+        return Err(Failure::too_large(limits.max_body, Some(length)));
+    }
+    let lease = Lease::new(budget.clone(), limits.budget);
+    if expects_continue(session) {
+        session
+            .write_continue_response()
+            .await
+            .map_err(|_| Failure::client_left())?;
+    }
+    let due = Instant::now() + limits.deadline;
+    let read = read_all(session, length, limits, lease);
+    let (bytes, lease, watch) = tokio::time::timeout(limits.deadline, read)
+        .await
+        .map_err(|_| Failure::body_too_slow(limits.deadline.as_secs_f64()))??;
+    let rest = (watch == ClientWatch::Socket).then(|| {
+        let left = due.saturating_duration_since(Instant::now());
+        session.set_read_timeout(Some(left));
+        Rest {
+            room: limits.max_body.saturating_sub(bytes.len()),
+            max_body: limits.max_body,
+            left,
+            due: None,
+            limit: limits.deadline,
+        }
+    });
+    Ok(Body {
+        bytes,
+        lease,
+        watch,
+        rest,
+    })
+}
+
+async fn read_all(
+    session: &mut Session,
+    length: Option<usize>,
+    limits: ReadLimits,
+    mut lease: Lease,
+) -> Result<(Bytes, Lease, ClientWatch), Failure> {
+    let mut bytes = BytesMut::with_capacity(length.unwrap_or(8 * 1024).min(FIRST_ROOM));
+    let mut scan = ValueScan::default();
+    loop {
+        if length.is_none_or(|length| length.saturating_sub(bytes.len()) <= RETRY_BUFFER) {
+            session.enable_retry_buffering();
+        }
+        let Some(part) = session
+            .read_request_body()
+            .await
+            .map_err(|error| read_failure(&error, limits.deadline))?
+        else {
+            break;
+        };
+        if bytes.len() + part.len() > limits.max_body {
+            return Err(Failure::too_large(limits.max_body, None));
+        }
+        lease.hold(bytes.len() + part.len())?;
+        bytes.extend_from_slice(&part);
+        if length == Some(bytes.len()) {
+            break;
+        }
+        if length.is_none() {
+            if session.is_http2() && bytes.len() > RETRY_BUFFER {
+                return Err(Failure::length_required());
+            }
+            scan.feed(&part)?;
+            if scan.done && bytes.len() > RETRY_BUFFER && !session.is_body_done() {
+                // The end of the body stays unread: Pingora reads it when it forwards the request,
+                // and that is what makes it ask for the body.
+                return Ok((bytes.freeze(), lease, ClientWatch::Socket));
+            }
+        }
+    }
+    if !bytes.is_empty() && session.get_retry_buffer().is_none() {
+        if length.is_none() && !scan.done {
+            return Err(Failure::bad_request(
+                "invalid_json",
+                "The request body ends before its JSON object does.",
+            ));
+        }
+        return Err(Failure::length_required());
+    }
+    Ok((bytes.freeze(), lease, ClientWatch::Read))
+}
+
+fn read_failure(error: &pingora::Error, deadline: Duration) -> Failure {
+    use pingora::ErrorType::{
+        ConnectionClosed, H2Error, ReadError, ReadTimedout, WriteError, WriteTimedout,
+    };
+    match error.etype() {
+        ConnectionClosed | ReadError | WriteError | WriteTimedout | H2Error => {
+            Failure::client_left()
+        }
+        ReadTimedout => Failure::body_too_slow(deadline.as_secs_f64()),
+        _ => Failure::bad_request("invalid_framing", "The request body's framing is broken."),
+    }
+}
+
+fn refuse_coded(session: &Session) -> Result<(), Failure> {
+    let codings = session
+        .req_header()
+        .headers
+        .get_all(header::CONTENT_ENCODING);
+    match codings
+        .iter()
+        .find(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
+    {
+        Some(coding) => Err(Failure::unsupported_encoding(&String::from_utf8_lossy(
+            coding.as_bytes(),
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn declared_length(session: &Session) -> Result<Option<usize>, Failure> {
+    session
+        .get_header(header::CONTENT_LENGTH)
+        .map(|value| {
+            value
+                .to_str()
+                .ok()
+                .and_then(|text| text.trim().parse().ok())
+                .ok_or_else(|| {
+                    Failure::bad_request("ambiguous_framing", "Content-Length is not a number.")
+                        .param(Some("content-length".to_owned()))
+                })
+        })
+        .transpose()
+}
+
+fn expects_continue(session: &Session) -> bool {
+    session
+        .get_header(header::EXPECT)
+        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}
+
+/// Lets a connection that is kept be idle for a bounded time only; Pingora's own default is for ever.
+pub fn bound_idleness(session: &mut Session) {
+    const FOR_EVER: u64 = 0;
+    if session.get_keepalive() == Some(FOR_EVER) {
+        session.set_keepalive(Some(KEPT_IDLE));
+    }
+}
+
+/// Whether Pingora can send a request's body once more over another connection. It cannot after the
+/// end of a chunked body that its buffer was too small for; it would wait for ever.
+pub fn is_replayable(session: &mut Session) -> bool {
+    session.get_retry_buffer().is_some() || !session.is_body_done()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_of_a_body_is_bounded_white_space() {
+        let rest = |room, due| Rest {
+            room,
+            max_body: 10,
+            left: Duration::from_secs(3600),
+            due,
+            limit: Duration::ZERO,
+        };
+        let later = None;
+        assert!(rest(4, later).pass(b" \r\n\t").is_ok());
+        for (mut rest, part, status) in [
+            (rest(4, later), &b"     "[..], 413),
+            (rest(4, later), b" x", 400),
+            (
+                rest(4, Instant::now().checked_sub(Duration::from_millis(1))),
+                b"",
+                408,
+            ),
+        ] {
+            assert_eq!(rest.pass(part).unwrap_err().status, status);
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Calls a worker outside Pingora's proxy path, and describes workers to it.
+//!
+//! The context leg is such a side call: one request, one bounded answer, on Pingora's own pooled
+//! connector, so that pooling, timeouts and errors are the same on both legs. Dropping a call closes
+//! its connection, which is the only signal by which a worker learns that nobody waits any more.
+
+mod streaming;
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Method, header};
+use parking_lot::Mutex;
+use pingora::{
+    Error, ErrorType,
+    connectors::{ConnectorOptions, http::Connector},
+    http::{RequestHeader, ResponseHeader},
+    protocols::http::client::HttpSession,
+    upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy},
+};
+
+use crate::config::Timeouts;
+pub use streaming::Streaming;
+
+/// How long a looked-up host name is believed.
+const NAME_LIFETIME: Duration = Duration::from_secs(5);
+
+/// Pingora has no error of its own for this.
+const UNRESOLVED: &str = "Unresolved";
+
+/// Why a worker gave no answer. Never names the worker: callers know which one it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    #[error("its host name could not be resolved")]
+    Unresolved,
+    #[error("no connection could be made")]
+    Connect,
+    #[error("the connection ended before the answer did")]
+    Reset,
+    /// A pooled connection ended before the worker said anything: most likely it was dead already,
+    /// and the worker has never seen the request.
+    #[error("the connection ended before the answer began")]
+    Unheard,
+    #[error("it did not answer in time")]
+    Timeout,
+    #[error("its answer is larger than limits.max_answer")]
+    TooLarge,
+    #[error("its answer is not HTTP")]
+    Protocol,
+}
+
+/// One request to a worker.
+#[derive(Debug, Clone)]
+pub struct Call<'a> {
+    pub method: Method,
+    /// `host:port`.
+    pub address: &'a str,
+    pub path: &'a str,
+    /// Header fields beside `Host`, `Content-Type` and `Content-Length`.
+    pub headers: &'a [(&'static str, Vec<u8>)],
+    pub body: Bytes,
+    /// Bytes of the answer's body at most, where it is read whole.
+    pub max_answer: usize,
+}
+
+/// A worker's whole answer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// From the beginning of the call until the head was in.
+    pub head_after: Duration,
+}
+
+/// The pooled connections to all workers, for side calls, and their resolved addresses.
+pub struct Upstreams {
+    connector: Connector,
+    names: Mutex<HashMap<Arc<str>, (SocketAddr, Instant)>>,
+}
+
+impl Upstreams {
+    /// A pool of its own; Pingora's proxy path keeps another.
+    pub fn new(options: ConnectorOptions) -> Self {
+        Self {
+            connector: Connector::new(Some(options)),
+            names: Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// Describes a worker to Pingora: address, timeouts, no protocol upgrades.
+    ///
+    /// # Errors
+    /// [`CallError::Unresolved`] when its host name is unknown, or not known within the time for connecting.
+    pub async fn peer(&self, address: &str, timeouts: &Timeouts) -> Result<HttpPeer, CallError> {
+        let mut peer = HttpPeer::new(
+            self.resolve(address, timeouts.connect).await?,
+            false,
+            String::new(),
+        );
+        peer.options.connection_timeout = Some(timeouts.connect);
+        peer.options.total_connection_timeout = Some(timeouts.connect);
+        peer.options.read_timeout = Some(timeouts.silence);
+        peer.options.write_timeout = Some(timeouts.write);
+        peer.options.idle_timeout = Some(timeouts.idle_upstream);
+        peer.options.http_upstream_request_policy = HttpUpstreamRequestPolicy::deny_upgrades();
+        Ok(peer)
+    }
+
+    async fn resolve(&self, address: &str, patience: Duration) -> Result<SocketAddr, CallError> {
+        if let Ok(parsed) = address.parse() {
+            return Ok(parsed);
+        }
+        if let Some((known, at)) = self.names.lock().get(address)
+            && at.elapsed() < NAME_LIFETIME
+        {
+            return Ok(*known);
+        }
+        let found = tokio::time::timeout(patience, tokio::net::lookup_host(address))
+            .await
+            .ok()
+            .and_then(|found| found.ok()?.next())
+            .ok_or(CallError::Unresolved)?;
+        // Bounded: addresses come from the configuration, never from a request.
+        self.names
+            .lock()
+            .insert(address.into(), (found, Instant::now()));
+        Ok(found)
+    }
+
+    /// Sends one request and reads its whole answer. Cancel-safe: dropping the future closes the
+    /// connection.
+    ///
+    /// # Errors
+    /// Any [`CallError`]; a status of 400 or above is an answer, not an error.
+    pub async fn call(&self, call: &Call<'_>, timeouts: &Timeouts) -> Result<Answer, CallError> {
+        let started = Instant::now();
+        let peer = self.peer(call.address, timeouts).await?;
+        tokio::time::timeout(timeouts.context, self.attempt(&peer, call, started))
+            .await
+            .map_err(|_| CallError::Timeout)?
+    }
+
+    async fn attempt(
+        &self,
+        peer: &HttpPeer,
+        call: &Call<'_>,
+        started: Instant,
+    ) -> Result<Answer, CallError> {
+        let session = self.connector.get_http_session(peer).await;
+        let (mut session, reused) = session.map_err(|_| CallError::Connect)?;
+        let answer = exchange(&mut session, peer, call, started).await;
+        let answer = answer.map_err(|error| error.on(&session, reused))?;
+        self.connector
+            .release_http_session(session, peer, peer.options.idle_timeout)
+            .await;
+        Ok(answer)
+    }
+}
+
+impl CallError {
+    /// As one of Pingora's errors of an upstream, for when the worker could not even be described;
+    /// [`classify_ref`] tells it from others.
+    pub fn into_pingora(self) -> pingora::BError {
+        let kind = match self {
+            Self::Unresolved => ErrorType::Custom(UNRESOLVED),
+            _ => ErrorType::ConnectError,
+        };
+        Error::explain(kind, self.to_string()).into_up()
+    }
+
+    /// What the error is when it comes from a connection that may be an old pooled one.
+    fn on(self, session: &HttpSession, reused: bool) -> Self {
+        match self {
+            Self::Reset if reused && session.response_header().is_none() => Self::Unheard,
+            other => other,
+        }
+    }
+}
+
+async fn exchange(
+    session: &mut HttpSession,
+    peer: &HttpPeer,
+    call: &Call<'_>,
+    started: Instant,
+) -> Result<Answer, CallError> {
+    send(session, peer, call).await?;
+    let head = read_head(session).await.map_err(classify)?;
+    let head_after = started.elapsed();
+    let (status, headers) = (head.status.as_u16(), head.headers.clone());
+    let mut body = BytesMut::new();
+    while let Some(part) = session.read_response_body().await.map_err(classify)? {
+        if body.len() + part.len() > call.max_answer {
+            return Err(CallError::TooLarge);
+        }
+        body.extend_from_slice(&part);
+    }
+    Ok(Answer {
+        status,
+        headers,
+        body: body.freeze(),
+        head_after,
+    })
+}
+
+/// Writes the whole request.
+async fn send(
+    session: &mut HttpSession,
+    peer: &HttpPeer,
+    call: &Call<'_>,
+) -> Result<(), CallError> {
+    session.set_read_timeout(peer.options.read_timeout);
+    session.set_write_timeout(peer.options.write_timeout);
+    let head = request_head(call).map_err(|_| CallError::Protocol)?;
+    let head = session.write_request_header(Box::new(head)).await;
+    head.map_err(classify)?;
+    let body = session.write_request_body(call.body.clone(), true).await;
+    body.map_err(classify)?;
+    session.finish_request_body().await.map_err(classify)
+}
+
+fn request_head(call: &Call<'_>) -> pingora::Result<RequestHeader> {
+    let mut head = RequestHeader::build(
+        call.method.as_str(),
+        call.path.as_bytes(),
+        Some(call.headers.len() + 3),
+    )?;
+    head.insert_header(header::HOST, call.address)?;
+    head.insert_header(header::CONTENT_TYPE, "application/json")?;
+    head.insert_header(header::CONTENT_LENGTH, call.body.len())?;
+    for (name, value) in call.headers {
+        head.insert_header(*name, value.as_slice())?;
+    }
+    Ok(head)
+}
+
+/// The head of the answer, informational ones passed over.
+async fn read_head(session: &mut HttpSession) -> pingora::Result<&ResponseHeader> {
+    loop {
+        session.read_response_header().await?;
+        match session.response_header() {
+            Some(head) if head.status.is_informational() => {}
+            _ => break,
+        }
+    }
+    let head = session.response_header();
+    head.ok_or_else(|| Error::explain(ErrorType::InvalidHTTPHeader, "no head"))
+}
+
+/// What kind of failure one of Pingora's upstream errors is.
+pub fn classify(error: pingora::BError) -> CallError {
+    classify_ref(&error)
+}
+
+/// As [`classify`], for an error that is only borrowed.
+pub fn classify_ref(error: &pingora::Error) -> CallError {
+    use pingora::ErrorType::*;
+    match error.etype() {
+        ConnectTimedout | ConnectRefused | ConnectNoRoute | ConnectError | ConnectProxyFailure
+        | SocketError | BindError => CallError::Connect,
+        ReadTimedout | WriteTimedout => CallError::Timeout,
+        Custom(UNRESOLVED) => CallError::Unresolved,
+        InvalidHTTPHeader | H2Error | H1Error | H2Downgrade | InvalidH2 => CallError::Protocol,
+        _ => CallError::Reset,
+    }
+}
