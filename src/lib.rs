@@ -10,3 +10,4 @@ pub mod http;
 pub mod routing;
 pub mod telemetry;
 pub mod wire;
+pub mod worker;
