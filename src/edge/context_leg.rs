@@ -1,0 +1,291 @@
+//! The context leg: the prefill, as a side call whose answer the generation leg is made of.
+
+use std::{sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use http::Method;
+use tokio::time::sleep;
+
+use super::{
+    failure::{self, no_instance, unusable},
+    kv_cache::KvCaches,
+    live::Live,
+    request::Request,
+    retry::{self, Attempts},
+    signing,
+};
+use crate::{
+    http::{
+        reply::{Failure, upstream_failure},
+        upstream::{self, Call, CallError, Upstreams},
+    },
+    routing::{Exclusion, Pick, Query},
+    telemetry::{self, labels::FleetLabel},
+    wire::{
+        Role,
+        disagg::{self, ContextAnswer, ContextParams, ScheduleStyle},
+        headers::KINDRED_RANK,
+    },
+};
+
+/// One request's context leg.
+pub struct ContextLeg<'a> {
+    pub upstreams: &'a Upstreams,
+    pub live: &'a Arc<Live>,
+    pub request: &'a Request<'a>,
+    pub caches: &'a Arc<KvCaches>,
+    /// The instance that is to serve the other leg, where that is chosen already.
+    pub exclude: Option<Exclusion>,
+}
+
+/// A context worker's good answer.
+pub struct ContextDone {
+    pub body: Bytes,
+    /// The id of the attempt that answered: the KV hand-off key of the generation leg.
+    pub request_id: u64,
+    /// `host:port` of the worker that answered.
+    pub address: Arc<str>,
+    pub seen: ContextSeen,
+}
+
+/// Who ran a context leg, in words that a client may see.
+#[derive(Debug, Clone)]
+pub struct ContextSeen {
+    pub alias: Arc<str>,
+    /// As the worker filter told it.
+    pub rank: Option<String>,
+}
+
+/// A client's whole answer without a generation leg.
+pub struct FinalAnswer {
+    pub content_type: &'static str,
+    pub body: Bytes,
+}
+
+impl ContextLeg<'_> {
+    /// Picks, sends and repeats until a worker answers well. Cancel-safe: dropping it closes the
+    /// connection and gives the load back.
+    ///
+    /// # Errors
+    /// What the client is to be told.
+    pub async fn run(&self) -> Result<ContextDone, Failure> {
+        let mut series = Series::new(self.live);
+        loop {
+            let pick = self.pick(&series).await?;
+            let request_id = self.live.ids.next();
+            let outcome = self.attempt(&pick, request_id, ScheduleStyle::ContextFirst);
+            match outcome.await {
+                Ok(done) => return Ok(done),
+                Err(failed) => series.go_on(&pick, failed)?,
+            }
+        }
+    }
+
+    /// Reserves an instance for the next attempt of a series; waits first where it is the one that
+    /// just failed.
+    ///
+    /// # Errors
+    /// 503 without an instance.
+    pub async fn pick(&self, series: &Series) -> Result<Pick, Failure> {
+        let query = Query {
+            key: self.request.keys(self.live).context,
+            prompt: &self.request.prompt,
+            exclude: series.failed.or(self.exclude),
+            tokens: self.request.tokens.as_deref(),
+        };
+        let pick = self.live.context.pick(&query).map_err(no_instance)?;
+        telemetry::metrics()
+            .affinity_decisions
+            .inc((FleetLabel::Context, pick.decision));
+        let failed = series.failed.map(|failed| failed.instance);
+        if failed == Some(pick.load.instance().id) {
+            sleep(series.attempts.pause()).await;
+        }
+        Ok(pick)
+    }
+
+    /// Sends one context request under `request_id` and reads its answer. Cancel-safe as [`Self::run`].
+    pub async fn attempt(
+        &self,
+        pick: &Pick,
+        request_id: u64,
+        schedule_style: ScheduleStyle,
+    ) -> Result<ContextDone, Attempt> {
+        let started = Instant::now();
+        let outcome = self.call(pick, request_id, schedule_style).await;
+        telemetry::metrics()
+            .leg_duration
+            .observe(FleetLabel::Context, started.elapsed());
+        if outcome.is_ok() {
+            self.caches
+                .leg_finished(self.live, Role::Context, pick, true);
+        }
+        outcome
+    }
+
+    async fn call(
+        &self,
+        pick: &Pick,
+        request_id: u64,
+        schedule_style: ScheduleStyle,
+    ) -> Result<ContextDone, Attempt> {
+        let instance = pick.load.instance();
+        let params = ContextParams {
+            endpoint: self.request.endpoint,
+            disagg_request_id: request_id,
+            schedule_style,
+            return_prompt_token_ids_b64: self.live.edge.gen_tokids_ctxbytes,
+            conversation_params: self.request.conversation_params.as_deref(),
+        };
+        let body = disagg::context_request(&self.request.view, &params)
+            .map_err(|error| Attempt::Final(error.into()))?;
+        let headers = signing::affinity(self.live, self.request, Role::Context, request_id.into());
+        let call = Call {
+            method: Method::POST,
+            address: &instance.address,
+            path: self.request.endpoint.path(),
+            headers: &headers,
+            body: body.into(),
+            max_answer: self.live.config.limits.max_answer,
+        };
+        let answer = self
+            .upstreams
+            .call(&call, &self.live.config.timeouts)
+            .await
+            .map_err(unanswered)?;
+        telemetry::metrics()
+            .leg_first_byte
+            .observe(FleetLabel::Context, answer.head_after);
+        if answer.status != 200 {
+            return Err(refused(self.live, &answer));
+        }
+        Ok(ContextDone {
+            body: answer.body,
+            request_id,
+            address: instance.address.clone(),
+            seen: ContextSeen {
+                alias: instance.alias.clone(),
+                rank: answer
+                    .headers
+                    .get(KINDRED_RANK)
+                    .and_then(|rank| rank.to_str().ok())
+                    .map(str::to_owned),
+            },
+        })
+    }
+}
+
+impl ContextDone {
+    /// The client's whole answer, if the context worker's answer is final (specification section 4.2
+    /// step 6). A streaming client gets it as chunks.
+    ///
+    /// # Errors
+    /// 502 when the answer cannot be used.
+    pub fn finished(&self, request: &Request<'_>) -> Result<Option<FinalAnswer>, Failure> {
+        let answer = self.parse()?;
+        if answer.needs_generation() {
+            return Ok(None);
+        }
+        Ok(Some(if request.stream {
+            FinalAnswer {
+                content_type: "text/event-stream; charset=utf-8",
+                body: disagg::final_events(&answer, request.endpoint, request.include_usage).into(),
+            }
+        } else {
+            FinalAnswer {
+                content_type: "application/json",
+                body: disagg::final_answer(&answer).into(),
+            }
+        }))
+    }
+
+    /// Reads and checks the answer.
+    ///
+    /// # Errors
+    /// 502 when the answer cannot be used.
+    pub fn parse(&self) -> Result<ContextAnswer<'_>, Failure> {
+        let answer = ContextAnswer::parse(&self.body).map_err(unusable)?;
+        answer.check().map_err(unusable)?;
+        Ok(answer)
+    }
+}
+
+/// The attempts of one request's context leg.
+pub struct Series {
+    attempts: Attempts,
+    failed: Option<Exclusion>,
+    replaced_connection: bool,
+}
+
+impl Series {
+    pub fn new(live: &Live) -> Self {
+        Self {
+            attempts: Attempts::new(live.edge.max_retries),
+            failed: None,
+            replaced_connection: false,
+        }
+    }
+
+    /// Takes note of an attempt that failed; there is another one to make when this is good.
+    ///
+    /// # Errors
+    /// What the client is to be told, when there is none.
+    pub fn go_on(&mut self, pick: &Pick, attempt: Attempt) -> Result<(), Failure> {
+        let instance = pick.load.instance().id;
+        let excluded = match &attempt {
+            Attempt::Unreachable(_) => Exclusion::rebinding(instance),
+            _ => Exclusion::once(instance),
+        };
+        let failure = match attempt {
+            Attempt::Final(failure) => return Err(failure),
+            Attempt::Unheard(_) if !self.replaced_connection => {
+                self.replaced_connection = true;
+                return Ok(());
+            }
+            Attempt::Unheard(failure)
+            | Attempt::Transient(failure)
+            | Attempt::Unreachable(failure) => failure,
+        };
+        if !self.attempts.again() {
+            return Err(failure);
+        }
+        telemetry::metrics().leg_retries.inc(FleetLabel::Context);
+        self.failed = Some(excluded);
+        Ok(())
+    }
+}
+
+/// How an attempt failed.
+pub enum Attempt {
+    /// Another attempt may do better; the instance may again, for the next request.
+    Transient(Failure),
+    /// No connection could be made: the instance's keys are bound elsewhere.
+    Unreachable(Failure),
+    /// It died with an old pooled connection, most likely unseen; once, another one costs none of
+    /// the attempts. It has a new id as any other: what the worker saw is not known.
+    Unheard(Failure),
+    Final(Failure),
+}
+
+fn unanswered(error: CallError) -> Attempt {
+    let failure = upstream_failure("context worker", error);
+    if error == CallError::Unheard {
+        Attempt::Unheard(failure)
+    } else if retry::unreachable(error) {
+        Attempt::Unreachable(failure)
+    } else if retry::retryable(error) {
+        Attempt::Transient(failure)
+    } else {
+        Attempt::Final(failure)
+    }
+}
+
+fn refused(live: &Live, answer: &upstream::Answer) -> Attempt {
+    let failure = failure::refused(live, "context", answer.status, &answer.body);
+    let failure = failure::with_retry_after(failure, &answer.headers);
+    if retry::retryable_status(answer.status) {
+        Attempt::Transient(failure)
+    } else {
+        Attempt::Final(failure)
+    }
+}

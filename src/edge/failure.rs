@@ -1,0 +1,158 @@
+//! What a client is told when a leg fails, in words that fit both legs.
+
+use std::fmt::Display;
+
+use http::{HeaderMap, header};
+
+use super::live::Live;
+use crate::{
+    fleet::Fleet,
+    gateway::Refusal,
+    http::reply::Failure,
+    telemetry::labels::Outcome,
+    wire::disagg::{self, AnswerError, InfoError},
+};
+
+/// An answer that is not 200: a worker's own refusal with its status and its message, where that is
+/// one for the client.
+pub fn refused(live: &Live, leg: &str, status: u16, body: &[u8]) -> Failure {
+    let told = told_status(status);
+    let said = disagg::error_message(body);
+    let said = said.map(|said| with_aliases(&[&live.context.fleet, &live.generation.fleet], &said));
+    if told == status {
+        let unsaid = || format!("The {leg} worker answered with status {status}.");
+        return Failure::from_worker(status, said.unwrap_or_else(unsaid));
+    }
+    let said = said
+        .filter(|_| status >= 400)
+        .map_or_else(String::new, |said| format!(": {said}"));
+    let message = format!("The {leg} worker answered with status {status}{said}.");
+    Failure::bad_gateway("unusable_answer", Outcome::UpstreamError, message)
+}
+
+/// The status that the client is told for a worker's. Credentials that a worker does not take are
+/// not the client's, and a worker that neither answers nor refuses is at fault itself.
+pub fn told_status(status: u16) -> u16 {
+    match status {
+        401 | 403 | 407 => 502,
+        200 | 400.. => status,
+        _ => 502,
+    }
+}
+
+/// Tells the client when to come again, where the worker said so.
+pub fn with_retry_after(failure: Failure, headers: &HeaderMap) -> Failure {
+    let again = headers.get(header::RETRY_AFTER);
+    match again.and_then(|value| value.to_str().ok()) {
+        Some(value) => failure.header("retry-after", value),
+        None => failure,
+    }
+}
+
+/// `said` with the alias of every instance in place of its address.
+fn with_aliases(fleets: &[&Fleet], said: &str) -> String {
+    let is_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let alias = |address: &str| {
+        let mut all = fleets.iter().flat_map(|fleet| fleet.instances());
+        let found = all.find(|instance| instance.address.eq_ignore_ascii_case(address));
+        found.map(|instance| instance.alias.clone())
+    };
+    let mut told = String::with_capacity(said.len());
+    let mut rest = said;
+    while let Some((before, after)) = rest.split_once(':') {
+        let text = before.trim_end_matches(is_host);
+        let next = after.trim_start_matches(|c: char| c.is_ascii_digit());
+        let whole = rest.strip_suffix(next).unwrap_or(rest);
+        match whole.strip_prefix(text).and_then(alias) {
+            Some(alias) => told.extend([text, &*alias]),
+            None => told.push_str(whole),
+        }
+        rest = next;
+    }
+    told + rest
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let failure = Self::new(
+            refusal.status.as_u16(),
+            refusal.kind,
+            refusal.code,
+            refusal.outcome,
+            refusal.message,
+        );
+        let failure = failure.param(refusal.param);
+        match refusal.www_authenticate {
+            Some(challenge) => failure.header("www-authenticate", challenge),
+            None => failure,
+        }
+    }
+}
+
+/// No instance can be picked.
+pub fn no_instance(error: impl Display) -> Failure {
+    let message = format!("No instance can serve this: {error}.");
+    Failure::unavailable("no_instance", Outcome::NoInstance, message)
+}
+
+/// A context answer that cannot be handed over.
+pub fn unusable(reason: AnswerError) -> Failure {
+    let message = format!("The context leg failed: {reason}.");
+    Failure::bad_gateway("unusable_context_answer", Outcome::UpstreamError, message)
+}
+
+/// A context instance whose `/server_info` could not be read.
+pub fn no_server_info(reason: impl Display) -> Failure {
+    let message = format!("The context worker's /server_info could not be read: {reason}.");
+    Failure::bad_gateway("no_server_info", Outcome::Unreachable, message)
+}
+
+/// A context instance that no generation worker could wait for.
+pub fn unusable_server_info(reason: InfoError) -> Failure {
+    let message = format!("The context worker cannot be waited for: {reason}.");
+    Failure::bad_gateway("unusable_server_info", Outcome::UpstreamError, message)
+}
+
+/// A stream that ended early.
+pub fn broken_stream() -> Failure {
+    Failure::bad_gateway(
+        "stream_broken",
+        Outcome::StreamBroken,
+        "The generation worker's stream ended before it was complete; the answer so far is not whole.",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Role;
+
+    #[test]
+    fn instances_are_told_by_their_aliases() {
+        let context = Fleet::build(Role::Context, &["ctx_0:8001"], None);
+        let generation = Fleet::build(Role::Generation, &["gen-1:8001", "gen-1:80"], None);
+        for (said, told) in [
+            ("cannot reach gen-1:8001", "cannot reach generation-0"),
+            ("GEN-1:80: is down", "generation-1: is down"),
+            ("(ctx_0:8001, gen-1:80)", "(context-0, generation-1)"),
+            (
+                "my-gen-1:80 gen-1:8 gen-1:800 :80",
+                "my-gen-1:80 gen-1:8 gen-1:800 :80",
+            ),
+            ("\u{e9}: gen-1:8001\u{e9}", "\u{e9}: generation-0\u{e9}"),
+            ("a::80:", "a::80:"),
+        ] {
+            assert_eq!(with_aliases(&[&context, &generation], said), told, "{said}");
+        }
+    }
+
+    #[test]
+    fn only_a_refusal_that_concerns_the_client_keeps_its_status() {
+        for status in [400, 404, 408, 413, 422, 429, 500, 503] {
+            assert_eq!(told_status(status), status);
+        }
+        for status in [201, 204, 302, 304, 401, 403, 407] {
+            assert_eq!(told_status(status), 502, "{status}");
+        }
+    }
+}

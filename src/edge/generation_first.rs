@@ -1,0 +1,290 @@
+//! Both legs in flight, the generation leg sent first (specification section 4.5).
+//!
+//! The generation worker waits for the KV cache of an id, and the context worker for a generation
+//! worker that asks for it: so the generation request is written whole before the context request
+//! begins, and either leg's failure closes the other. A context attempt that may be repeated is
+//! repeated as a pair, both legs anew under a new id, because a generation worker waits at one
+//! instance for one id and a context worker must never see an id twice. Pingora's proxy path cannot
+//! wait for two legs; here the generation leg is a side call, and `deliver` writes its answer.
+
+mod deliver;
+
+use std::{collections::VecDeque, future::Future, pin::pin, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use pingora::http::ResponseHeader;
+
+pub use deliver::deliver;
+
+use super::{
+    context_leg::{Attempt, ContextDone, ContextLeg, Series},
+    failure::{refused, unusable_server_info, with_retry_after},
+    generation_leg::{GenerationLeg, Message},
+    live::Live,
+    plan::Plan,
+    relay::MAX_ERROR_BODY,
+    server_info::ServerInfos,
+    signing,
+};
+use crate::{
+    http::{
+        body::Lease,
+        reply::{Failure, upstream_failure},
+        upstream::{CallError, Streaming, Upstreams, classify},
+    },
+    routing::Pick,
+    telemetry::labels::FleetLabel,
+    wire::disagg::{self, ContextEndpoint, GenerationFirstParams, ScheduleStyle},
+};
+
+/// Bytes of a generation answer that are taken in while the context leg runs.
+const MAX_EARLY: usize = 64 * 1024;
+/// How long the body of a refusal is waited for.
+const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// One request's two legs.
+pub struct GenerationFirst<'u, 'a> {
+    /// Outlives the request's own data, since the generation answer does.
+    pub upstreams: &'u Upstreams,
+    pub context: ContextLeg<'a>,
+    pub infos: &'a ServerInfos,
+}
+
+/// Both legs have done well so far, and nothing has been told to the client.
+pub struct Ready<'u> {
+    call: Streaming<'u>,
+    head: ResponseHeader,
+    early: VecDeque<Bytes>,
+}
+
+/// How a pair of legs failed.
+enum Broken {
+    Context(Attempt),
+    Generation(Failure),
+    /// As [`Attempt::Unheard`], of the generation leg.
+    Unheard(Failure),
+}
+
+impl<'u> GenerationFirst<'u, '_> {
+    /// Sends both legs, and again as often as the context leg may be repeated, until the context leg
+    /// is done well and the head of the generation answer is in. Cancel-safe: dropping it closes
+    /// both connections and gives the context leg's load back; the generation leg's is the plan's.
+    ///
+    /// # Errors
+    /// What the client is to be told; `plan.fleet` says whose failure it is.
+    pub async fn run(&self, plan: &mut Plan, lease: Lease) -> Result<Ready<'u>, Failure> {
+        let mut lease = Some(lease);
+        let mut series = Series::new(self.context.live);
+        loop {
+            plan.fleet = FleetLabel::Context;
+            let pick = self.context.pick(&series).await?;
+            let failed = match self.pair(&pick, plan, &mut lease).await {
+                Ok(ready) => return Ok(ready),
+                Err(failed) => failed,
+            };
+            // Its endpoint may be what was wrong.
+            self.infos.forget(pick.load.instance().id);
+            if !matches!(failed, Broken::Context(_)) {
+                plan.fleet = FleetLabel::Generation;
+            }
+            match failed {
+                Broken::Context(attempt) => series.go_on(&pick, attempt)?,
+                Broken::Unheard(failure) if may_replace_connection(plan) => {
+                    tracing::debug!(reason = failure.message, "both legs are sent anew");
+                }
+                Broken::Generation(failure) | Broken::Unheard(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// One attempt with both legs, under one new id.
+    async fn pair(
+        &self,
+        pick: &Pick,
+        plan: &mut Plan,
+        lease: &mut Option<Lease>,
+    ) -> Result<Ready<'u>, Broken> {
+        let context = &self.context;
+        let instance = pick.load.instance();
+        let endpoint = self
+            .infos
+            .endpoint(self.upstreams, context.live, instance)
+            .await
+            .map_err(Broken::Context)?;
+        let request_id = context.live.ids.next();
+        let message = self
+            .message(request_id, &endpoint)
+            .map_err(|failure| Broken::Context(Attempt::Final(failure)))?;
+        self.prepare(plan, message, lease)
+            .map_err(Broken::Generation)?;
+        let mut call = self.open(plan).await?;
+        let attempt = context.attempt(pick, request_id, ScheduleStyle::GenerationFirst);
+        let (done, head, early) = both(&mut call, attempt, plan).await?;
+        let Some(done) = done else {
+            return Err(Broken::Generation(
+                refusal(context.live, &mut call, &head).await,
+            ));
+        };
+        done.parse()
+            .map_err(|failure| Broken::Context(Attempt::Final(failure)))?;
+        plan.context = Some(done.seen);
+        Ok(Ready { call, head, early })
+    }
+
+    /// The generation request, signed.
+    fn message(&self, request_id: u64, endpoint: &ContextEndpoint) -> Result<Message, Failure> {
+        let request = self.context.request;
+        let params = GenerationFirstParams {
+            endpoint: request.endpoint,
+            disagg_request_id: request_id,
+            context: endpoint,
+            conversation_params: request.conversation_params.as_deref(),
+        };
+        let body = disagg::generation_first_request(&request.view, &params)?;
+        let transfer = endpoint
+            .kv_transfer()
+            .map_err(|error| unusable_server_info(error.into()))?;
+        let live = self.context.live;
+        Ok(Message {
+            body: body.into(),
+            headers: signing::generation(live, request, request_id.into(), &transfer),
+        })
+    }
+
+    /// Reserves an instance for the generation leg, the first time; none is excluded (specification
+    /// section 4.5).
+    fn prepare(
+        &self,
+        plan: &mut Plan,
+        message: Message,
+        lease: &mut Option<Lease>,
+    ) -> Result<(), Failure> {
+        let (live, request) = (self.context.live, self.context.request);
+        match (&mut plan.generation, lease.take()) {
+            (Some(leg), _) => leg.say(message),
+            (none, Some(mut lease)) => {
+                // The client's own bytes stay as well: both legs may have to be sent anew.
+                lease.settle(request.view.bytes().len() + message.body.len());
+                *none = Some(GenerationLeg::reserve(live, request, message, None, lease)?);
+            }
+            (None, None) => return Err(Failure::internal("The generation leg has no room.")),
+        }
+        Ok(())
+    }
+
+    /// Writes the generation request. Where no connection can be made nothing was sent, and another
+    /// instance is taken.
+    async fn open(&self, plan: &mut Plan) -> Result<Streaming<'u>, Broken> {
+        let live = self.context.live;
+        loop {
+            let Some(leg) = &mut plan.generation else {
+                let failure = Failure::internal("No generation leg is planned.");
+                return Err(Broken::Generation(failure));
+            };
+            leg.attempt_starts();
+            let error = match self
+                .upstreams
+                .open(&leg.call(), &live.config.timeouts)
+                .await
+            {
+                Ok(call) => return Ok(call),
+                Err(error) => error,
+            };
+            let unsent = matches!(error, CallError::Connect | CallError::Unresolved);
+            if !unsent || !leg.move_on(live) {
+                return Err(unanswered(error));
+            }
+        }
+    }
+}
+
+fn may_replace_connection(plan: &mut Plan) -> bool {
+    let leg = plan.generation.as_mut();
+    leg.is_some_and(GenerationLeg::may_replace_connection)
+}
+
+/// Waits until the context leg is done and the generation answer's head is in. What comes of the
+/// answer meanwhile is taken in up to a bound, so that a generation leg that breaks off is noticed.
+/// Where the generation worker refuses, the context leg is closed and there is nothing of it.
+async fn both(
+    call: &mut Streaming<'_>,
+    context: impl Future<Output = Result<ContextDone, Attempt>>,
+    plan: &Plan,
+) -> Result<(Option<ContextDone>, ResponseHeader, VecDeque<Bytes>), Broken> {
+    let mut context = pin!(context);
+    let mut done = None;
+    let head = {
+        let mut head = pin!(call.head());
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut context, if done.is_none() => {
+                    done = Some(outcome.map_err(Broken::Context)?);
+                }
+                head = &mut head => break head,
+            }
+        }
+    };
+    let head = head.map_err(unanswered)?;
+    plan.generation_answers();
+    let mut early = Early::default();
+    if head.status.as_u16() != 200 {
+        return Ok((None, head, early.parts));
+    }
+    while done.is_none() {
+        tokio::select! {
+            biased;
+            outcome = &mut context => done = Some(outcome.map_err(Broken::Context)?),
+            part = call.next(), if early.has_room() => early.take(part.map_err(|error| unanswered(classify(error)))?),
+        }
+    }
+    Ok((done, head, early.parts))
+}
+
+/// What came of the generation answer before it was wanted.
+#[derive(Default)]
+struct Early {
+    parts: VecDeque<Bytes>,
+    bytes: usize,
+    ended: bool,
+}
+
+impl Early {
+    fn has_room(&self) -> bool {
+        !self.ended && self.bytes < MAX_EARLY
+    }
+
+    fn take(&mut self, part: Option<Bytes>) {
+        self.ended = part.is_none();
+        if let Some(part) = part {
+            self.bytes += part.len().max(1);
+            self.parts.push_back(part);
+        }
+    }
+}
+
+fn unanswered(error: CallError) -> Broken {
+    let failure = upstream_failure("generation worker", error);
+    if error == CallError::Unheard {
+        Broken::Unheard(failure)
+    } else {
+        Broken::Generation(failure)
+    }
+}
+
+/// A generation worker's refusal, in its own words as far as they come.
+async fn refusal(live: &Live, call: &mut Streaming<'_>, head: &ResponseHeader) -> Failure {
+    let mut body = BytesMut::new();
+    let read = async {
+        while let Ok(Some(part)) = call.next().await
+            && body.len() < MAX_ERROR_BODY
+        {
+            let room = MAX_ERROR_BODY.saturating_sub(body.len());
+            body.extend_from_slice(part.get(..room).unwrap_or(&part));
+        }
+    };
+    // What has come by then is what there is.
+    let _ = tokio::time::timeout(REFUSAL_PATIENCE, read).await;
+    let failure = refused(live, "generation", head.status.as_u16(), &body);
+    with_retry_after(failure, &head.headers)
+}

@@ -1,0 +1,271 @@
+//! The generation leg: what Pingora's proxy path sends, and where.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use http::{Method, header};
+use pingora::{Result, http::RequestHeader};
+
+use super::{
+    context_leg::ContextDone,
+    failure::{no_instance, unusable},
+    live::Live,
+    request::Request,
+    retry::Attempts,
+    signing::{self, Headers},
+};
+use crate::{
+    fleet::instance::Instance,
+    http::{body::Lease, reply::Failure, upstream::Call},
+    routing::{Exclusion, Pick, Query},
+    telemetry::{self, labels::FleetLabel},
+    wire::{
+        disagg::{self, GenerationParams, ScheduleStyle},
+        prompt::Prompt,
+    },
+};
+
+/// What is sent to a generation worker, whichever it is.
+pub struct Message {
+    pub body: Bytes,
+    /// The signed header fields.
+    pub headers: Headers,
+}
+
+/// One request's generation leg.
+pub struct GenerationLeg {
+    message: Message,
+    path: &'static str,
+    key: Option<String>,
+    /// Kept until the worker answers, for another choice.
+    tokens: Option<Arc<[u32]>>,
+    pick: Pick,
+    attempts: Attempts,
+    replaced_connection: bool,
+    started: Instant,
+    /// Holds the budget of the bodies; released with the leg.
+    lease: Lease,
+}
+
+impl GenerationLeg {
+    /// Builds and signs the request after a context answer and reserves an instance, unless one is
+    /// reserved already. The id stays the context leg's over all attempts: it is what the KV cache is
+    /// handed over by (specification section 4.8).
+    ///
+    /// # Errors
+    /// 502 for a context answer that cannot be used, 503 without an instance.
+    pub fn plan(
+        live: &Live,
+        request: &mut Request<'_>,
+        context: &ContextDone,
+        reserved: Option<Pick>,
+        mut lease: Lease,
+    ) -> Result<Self, Failure> {
+        let message = Message::after(live, request, context)?;
+        // The client's own bytes are let go with the request that was read.
+        lease.settle(message.body.len());
+        if let Some(pick) = reserved {
+            return Ok(Self::new(live, request, message, pick, lease));
+        }
+        if request.tokens.is_none() && live.generation.kv_cache_aware().is_some() {
+            // The context worker tells what it made of the prompt.
+            request.tokens = context.parse()?.token_ids().map(Arc::from);
+        }
+        let exclude = live.generation.fleet.at(&context.address);
+        let exclude = exclude.map(|instance| Exclusion::rebinding(instance.id));
+        Self::reserve(live, request, message, exclude, lease)
+    }
+
+    /// Builds the request for an instance that serves it whole, without a context leg: it carries no
+    /// hand-over and nothing signed.
+    ///
+    /// # Errors
+    /// 400 for a prompt that a context leg would not take either.
+    pub fn whole(
+        live: &Live,
+        request: &Request<'_>,
+        pick: Pick,
+        mut lease: Lease,
+    ) -> Result<Self, Failure> {
+        let params = request.conversation_params.as_deref();
+        let body = disagg::whole_request(&request.view, request.endpoint, params)?;
+        let message = Message {
+            body: body.into(),
+            headers: Vec::new(),
+        };
+        lease.settle(message.body.len());
+        Ok(Self::new(live, request, message, pick, lease))
+    }
+
+    /// Reserves an instance for a message that is ready.
+    ///
+    /// # Errors
+    /// 503 without an instance.
+    pub fn reserve(
+        live: &Live,
+        request: &Request<'_>,
+        message: Message,
+        exclude: Option<Exclusion>,
+        lease: Lease,
+    ) -> Result<Self, Failure> {
+        let pick = pick(live, request, exclude)?;
+        Ok(Self::new(live, request, message, pick, lease))
+    }
+
+    fn new(live: &Live, request: &Request<'_>, message: Message, pick: Pick, lease: Lease) -> Self {
+        Self {
+            pick,
+            message,
+            path: request.endpoint.path(),
+            key: request.keys(live).generation.map(str::to_owned),
+            tokens: request.tokens.clone(),
+            attempts: Attempts::new(live.edge.max_retries),
+            replaced_connection: false,
+            started: Instant::now(),
+            lease,
+        }
+    }
+
+    /// The request as a side call.
+    pub fn call(&self) -> Call<'_> {
+        Call {
+            method: Method::POST,
+            address: &self.instance().address,
+            path: self.path,
+            headers: &self.message.headers,
+            body: self.message.body.clone(),
+            // Nothing is held of it here.
+            max_answer: usize::MAX,
+        }
+    }
+
+    /// The client's own bytes have been let go: only the message is held from now on.
+    pub fn settle(&mut self) {
+        self.lease.settle(self.message.body.len());
+    }
+
+    /// Says something else from now on, at the same place.
+    pub fn say(&mut self, message: Message) {
+        self.message = message;
+    }
+
+    pub fn instance(&self) -> &Arc<Instance> {
+        self.pick.load.instance()
+    }
+
+    pub fn pick(&self) -> &Pick {
+        &self.pick
+    }
+
+    /// The worker answers: no other instance will be chosen.
+    pub fn answered(&mut self) {
+        self.tokens = None;
+    }
+
+    pub fn body(&self) -> Bytes {
+        self.message.body.clone()
+    }
+
+    /// The time of the current attempt so far.
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// A new attempt begins.
+    pub fn attempt_starts(&mut self) {
+        self.started = Instant::now();
+    }
+
+    /// The request head, from nothing: no header field of the client's is in it.
+    pub fn request_head(&self) -> Result<RequestHeader> {
+        let mut head = RequestHeader::build(
+            "POST",
+            self.path.as_bytes(),
+            Some(self.message.headers.len() + 3),
+        )?;
+        head.insert_header(header::HOST, self.instance().address.as_ref())?;
+        head.insert_header(header::CONTENT_TYPE, "application/json")?;
+        head.insert_header(header::CONTENT_LENGTH, self.message.body.len())?;
+        for (name, value) in &self.message.headers {
+            head.insert_header(*name, value.as_slice())?;
+        }
+        Ok(head)
+    }
+
+    /// After a connection that could not be made: takes another instance where there is one. Nothing
+    /// was sent, so this is always safe. `false` when no attempt is left.
+    pub fn move_on(&mut self, live: &Live) -> bool {
+        if !self.attempts.again() {
+            return false;
+        }
+        let query = Query {
+            key: self.key.as_deref(),
+            prompt: &Prompt::of_weight(self.pick.load.weight()),
+            exclude: Some(Exclusion::rebinding(self.instance().id)),
+            tokens: self.tokens.as_deref(),
+        };
+        let Ok(pick) = choose(live, &query) else {
+            return false;
+        };
+        telemetry::metrics().leg_retries.inc(FleetLabel::Generation);
+        self.pick = pick;
+        true
+    }
+
+    /// Whether a pooled connection that died unheard may be replaced; once for each request.
+    pub fn may_replace_connection(&mut self) -> bool {
+        !std::mem::replace(&mut self.replaced_connection, true)
+    }
+}
+
+impl Message {
+    /// The request that a context answer leads to.
+    fn after(live: &Live, request: &Request<'_>, context: &ContextDone) -> Result<Self, Failure> {
+        let answer = context.parse()?;
+        let params = GenerationParams {
+            endpoint: request.endpoint,
+            disagg_request_id: context.request_id,
+            schedule_style: ScheduleStyle::ContextFirst,
+            strip_message_history: live.edge.gen_strip_message_history,
+            conversation_params: request.conversation_params.as_deref(),
+        };
+        let body = disagg::generation_request(&request.view, &answer, &params).map_err(unusable)?;
+        let request_id = answer
+            .disagg_request_id(context.request_id)
+            .map_err(unusable)?;
+        let transfer = answer.kv_transfer().map_err(unusable)?;
+        Ok(Self {
+            body: body.into(),
+            headers: signing::generation(live, request, request_id, &transfer),
+        })
+    }
+}
+
+/// Reserves an instance for a request.
+///
+/// # Errors
+/// 503 without an instance.
+pub fn pick(
+    live: &Live,
+    request: &Request<'_>,
+    exclude: Option<Exclusion>,
+) -> Result<Pick, Failure> {
+    let query = Query {
+        key: request.keys(live).generation,
+        prompt: &request.prompt,
+        exclude,
+        tokens: request.tokens.as_deref(),
+    };
+    choose(live, &query)
+}
+
+fn choose(live: &Live, query: &Query<'_>) -> Result<Pick, Failure> {
+    let pick = live.generation.pick(query).map_err(no_instance)?;
+    telemetry::metrics()
+        .affinity_decisions
+        .inc((FleetLabel::Generation, pick.decision));
+    Ok(pick)
+}

@@ -1,0 +1,154 @@
+//! Steps 1 to 4 of a request's way: gateway, read, resolve, context leg.
+//!
+//! Puts them in order and decides what comes next; each step is a part of its own. A client that
+//! leaves ends whichever step is under way.
+
+use std::sync::Arc;
+
+use pingora::proxy::Session;
+
+use super::{
+    Edge,
+    conditional::Reserved,
+    context_leg::{ContextLeg, FinalAnswer},
+    generation_first::{GenerationFirst, Ready},
+    generation_leg::GenerationLeg,
+    live::Live,
+    plan::Plan,
+    request::{self, Request},
+};
+use crate::{
+    http::{
+        body::{ClientWatch, Lease},
+        guard,
+        reply::Failure,
+    },
+    routing::Exclusion,
+    telemetry::labels::{FleetLabel, Route},
+    wire::disagg::{Endpoint, ScheduleStyle},
+};
+
+fn route(endpoint: Endpoint) -> Route {
+    match endpoint {
+        Endpoint::ChatCompletions => Route::ChatCompletions,
+        Endpoint::Completions => Route::Completions,
+    }
+}
+
+/// What happens after the context leg.
+pub enum Next<'u> {
+    /// The generation leg goes out on Pingora's proxy path.
+    Generate,
+    /// The answer is complete.
+    Answer(FinalAnswer),
+    /// Both legs have done well outside that path; the generation answer is to be written.
+    Deliver(Box<Ready<'u>>, ClientWatch),
+}
+
+/// Step 4 and the beginning of step 5, where the configuration wants the generation leg first.
+async fn generation_first<'u>(
+    session: &mut Session,
+    plan: &mut Plan,
+    legs: GenerationFirst<'u, '_>,
+    lease: Lease,
+    watch: ClientWatch,
+) -> Result<Next<'u>, Failure> {
+    tokio::select! {
+        biased;
+        ready = legs.run(plan, lease) => Ok(Next::Deliver(Box::new(ready?), watch)),
+        () = watch.left(session) => Err(Failure::client_left()),
+    }
+}
+
+impl Edge {
+    /// Steps 1 to 4 of a request's way: gateway, read, resolve, context leg.
+    pub async fn orchestrate(
+        &self,
+        session: &mut Session,
+        plan: &mut Plan,
+    ) -> Result<Next<'_>, Failure> {
+        let live = plan.live.clone();
+        guard::check(session, &live.config.limits)?;
+        let endpoint = request::endpoint(session.req_header())?;
+        plan.route = route(endpoint);
+        let admission = request::admit(session, &live)?;
+        let body = request::read(session, &live, &self.budget).await?;
+        let watch = body.watch;
+        plan.rest = body.rest;
+        let bytes = request::prune(&live, &body.bytes)?;
+        let mut request =
+            request::resolve(session.req_header(), &live, endpoint, &admission, &bytes)?;
+        if live.kv_cache_aware().is_some() {
+            request.tokens = tokio::select! {
+                biased;
+                tokens = self.tokens(&live, &request) => tokens,
+                () = watch.left(session) => return Err(Failure::client_left()),
+            };
+        }
+        plan.fleet = FleetLabel::Context;
+        if live.edge.schedule_style == ScheduleStyle::GenerationFirst {
+            let legs = GenerationFirst {
+                upstreams: &self.upstreams,
+                context: self.context_leg(&live, &request),
+                infos: &self.server_infos,
+            };
+            return generation_first(session, plan, legs, body.lease, watch).await;
+        }
+        self.context_first(session, plan, request, body.lease, watch)
+            .await
+    }
+
+    /// The ids of the request's prompt, once the workers were asked about their caches.
+    async fn tokens(&self, live: &Live, request: &Request<'_>) -> Option<Arc<[u32]>> {
+        live.wait_until_asked().await;
+        self.tokens.of(live, request).await
+    }
+
+    fn context_leg<'a>(&'a self, live: &'a Arc<Live>, request: &'a Request<'a>) -> ContextLeg<'a> {
+        ContextLeg {
+            upstreams: &self.upstreams,
+            live,
+            request,
+            caches: &self.caches,
+            exclude: None,
+        }
+    }
+
+    /// Step 4 in its usual order; without a context leg where the generation instance needs none.
+    async fn context_first(
+        &self,
+        session: &mut Session,
+        plan: &mut Plan,
+        mut request: Request<'_>,
+        lease: Lease,
+        watch: ClientWatch,
+    ) -> Result<Next<'_>, Failure> {
+        let live = plan.live.clone();
+        let mut leg = self.context_leg(&live, &request);
+        let mut kept = None;
+        match Reserved::make(&live, &request, plan)? {
+            Reserved::Nothing => {}
+            Reserved::Whole(pick) => {
+                plan.generation = Some(GenerationLeg::whole(&live, &request, pick, lease)?);
+                return Ok(Next::Generate);
+            }
+            Reserved::Waiting { pick, elsewhere } => {
+                leg.exclude = elsewhere.map(Exclusion::rebinding);
+                kept = Some(pick);
+            }
+        }
+        let context = tokio::select! {
+            biased;
+            done = leg.run() => done?,
+            () = watch.left(session) => return Err(Failure::client_left()),
+        };
+        plan.context = Some(context.seen.clone());
+        if let Some(answer) = context.finished(&request)? {
+            return Ok(Next::Answer(answer));
+        }
+        plan.fleet = FleetLabel::Generation;
+        let generation = GenerationLeg::plan(&live, &mut request, &context, kept, lease)?;
+        plan.generation = Some(generation);
+        Ok(Next::Generate)
+    }
+}

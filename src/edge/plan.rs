@@ -1,0 +1,217 @@
+//! What is decided and seen of one request: Pingora's per-request context.
+
+use std::{sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use http::StatusCode;
+use pingora::{Error, ErrorSource, ErrorType, Result, http::ResponseHeader};
+
+use super::{
+    context_leg::ContextSeen,
+    failure,
+    generation_leg::GenerationLeg,
+    kv_cache::KvCaches,
+    live::Live,
+    relay::{self, Relay},
+};
+use crate::{
+    http::{
+        body::Rest,
+        in_flight::InFlight,
+        reply::{Failure, upstream_failure},
+        upstream,
+    },
+    telemetry::{
+        self,
+        labels::{FleetLabel, Outcome, Route},
+    },
+    wire::{
+        Role,
+        headers::{KINDRED_CONTEXT, KINDRED_GENERATION, KINDRED_RANK},
+    },
+};
+
+/// One request, from its head to its last byte.
+pub struct Plan {
+    pub live: Arc<Live>,
+    pub route: Route,
+    /// The fleet whose leg decides the outcome, so far.
+    pub fleet: FleetLabel,
+    pub outcome: Option<Outcome>,
+    pub context: Option<ContextSeen>,
+    pub generation: Option<GenerationLeg>,
+    /// What may still come of the client's body.
+    pub rest: Option<Rest>,
+    /// Why the rest of it, or the generation worker's answer, was not taken.
+    refusal: Option<Failure>,
+    relay: Option<Relay>,
+    started: Instant,
+    caches: Arc<KvCaches>,
+    _in_flight: InFlight,
+}
+
+impl Plan {
+    pub fn new(live: Arc<Live>, caches: Arc<KvCaches>, in_flight: InFlight) -> Self {
+        Self {
+            live,
+            route: Route::Other,
+            fleet: FleetLabel::None,
+            outcome: None,
+            context: None,
+            generation: None,
+            rest: None,
+            refusal: None,
+            relay: None,
+            started: Instant::now(),
+            caches,
+            _in_flight: in_flight,
+        }
+    }
+
+    /// The generation leg, which exists once Pingora asks for a peer.
+    pub fn generation(&mut self) -> Result<&mut GenerationLeg> {
+        self.generation
+            .as_mut()
+            .ok_or_else(|| Error::explain(ErrorType::InternalError, "no generation leg is planned"))
+    }
+
+    /// The names of the instances that served the request, if the client may see them.
+    pub fn debug_headers(&self) -> Vec<(&'static str, String)> {
+        let mut headers = Vec::new();
+        if !self.live.config.telemetry.debug_headers {
+            return headers;
+        }
+        if let Some(context) = &self.context {
+            headers.push((KINDRED_CONTEXT, context.alias.to_string()));
+            headers.extend(context.rank.clone().map(|rank| (KINDRED_RANK, rank)));
+        }
+        if let Some(generation) = &self.generation {
+            headers.push((KINDRED_GENERATION, generation.instance().alias.to_string()));
+        }
+        headers
+    }
+
+    /// The generation worker's head is in: counts the time until then.
+    pub fn generation_answers(&self) {
+        if let Some(leg) = &self.generation {
+            telemetry::metrics()
+                .leg_first_byte
+                .observe(FleetLabel::Generation, leg.elapsed());
+        }
+    }
+
+    /// The generation worker's head goes to the client: leaves in it what the client sees.
+    ///
+    /// # Errors
+    /// When it is no head to relay; [`Plan::failure`] says why.
+    pub fn relay_head(&mut self, head: &mut ResponseHeader) -> Result<()> {
+        self.fleet = FleetLabel::Generation;
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            let reason = "the generation worker changes the protocol unasked";
+            return Error::e_explain(ErrorType::InvalidHTTPHeader, reason)
+                .map_err(|error| error.into_up());
+        }
+        if head.status.is_informational() {
+            relay::keep_for_client(head);
+            return Ok(());
+        }
+        if relay::is_unfit(head) {
+            let failure = failure::refused(&self.live, "generation", head.status.as_u16(), b"");
+            self.refusal = Some(failure::with_retry_after(failure, &head.headers));
+            let reason = "the generation worker's answer is not relayed";
+            return Error::e_explain(ErrorType::InternalError, reason);
+        }
+        self.relay = Some(Relay::of(head)?);
+        if let Some(leg) = &mut self.generation {
+            leg.answered();
+        }
+        for (name, value) in self.debug_headers() {
+            head.insert_header(name, value)?;
+        }
+        Ok(())
+    }
+
+    /// Part of the generation worker's body on its way to the client.
+    ///
+    /// # Errors
+    /// When an answer that is held back outgrows `limits.max_answer`.
+    pub fn relay(&mut self, body: &mut Option<Bytes>, end_of_stream: bool) -> Result<()> {
+        if let Some(relay) = &mut self.relay {
+            let ended = relay.pass(body, end_of_stream, &self.live)?;
+            self.outcome = ended.or(self.outcome);
+        }
+        Ok(())
+    }
+
+    /// What ends a stream that broke off after it had begun; `None` where the answer is no stream or
+    /// nobody is left to read it.
+    pub fn break_off(&mut self, failure: &Failure) -> Option<Bytes> {
+        if failure.client_is_gone() {
+            return None;
+        }
+        self.outcome = Some(Outcome::StreamBroken);
+        self.relay.as_ref()?.break_off()
+    }
+
+    /// A part of the client's body that comes while the request is forwarded.
+    ///
+    /// # Errors
+    /// When it is not to be taken; [`Plan::failure`] says why.
+    pub fn body_goes_on(&mut self, part: &[u8]) -> Result<()> {
+        let Some(Err(failure)) = self.rest.as_mut().map(|rest| rest.pass(part)) else {
+            return Ok(());
+        };
+        self.refusal = Some(failure);
+        Error::e_explain(
+            ErrorType::InvalidHTTPHeader,
+            "the end of the body is refused",
+        )
+        .map_err(|error| error.into_down())
+    }
+
+    /// What one of Pingora's errors means to the client.
+    pub fn failure(&self, error: &Error) -> Failure {
+        if let Some(refusal) = &self.refusal {
+            return refusal.clone();
+        }
+        match (error.esource(), &self.rest) {
+            (ErrorSource::Upstream, _) => {
+                upstream_failure("generation worker", upstream::classify_ref(error))
+            }
+            (ErrorSource::Downstream, Some(rest)) => rest.failure(error),
+            (ErrorSource::Downstream, None) => Failure::client_left(),
+            _ => Failure::internal("Kindred could not forward the request."),
+        }
+    }
+
+    /// The request has ended: counts it.
+    pub fn finish(&mut self, status: Option<u16>, error: Option<&Error>) {
+        let outcome = self.outcome.unwrap_or(match (error, status) {
+            (Some(_), _) => Outcome::Internal,
+            (None, Some(200..=399)) => Outcome::Ok,
+            (None, _) => Outcome::ClientError,
+        });
+        let metrics = telemetry::metrics();
+        metrics.requests.inc((self.route, self.fleet, outcome));
+        metrics
+            .request_duration
+            .observe(self.route, self.started.elapsed());
+        if let Some(leg) = &self.generation {
+            metrics
+                .leg_duration
+                .observe(FleetLabel::Generation, leg.elapsed());
+            if self.relay.is_some() {
+                let well = outcome == Outcome::Ok;
+                let caches = &self.caches;
+                caches.leg_finished(&self.live, Role::Generation, leg.pick(), well);
+            }
+        }
+        tracing::debug!(
+            route = self.route.as_str(),
+            fleet = self.fleet.as_str(),
+            outcome = outcome.as_str(),
+            status,
+            "request ended"
+        );
+    }
+}

@@ -1,0 +1,202 @@
+//! What a client's request is, once the gateway has let it in: steps 1 to 3 of its way.
+
+use std::{borrow::Cow, sync::Arc};
+
+use bytes::Bytes;
+
+use http::{Method, header};
+use pingora::{http::RequestHeader, proxy::Session};
+
+use super::live::Live;
+use crate::{
+    affinity::{self, Keys},
+    gateway::Admission,
+    http::{
+        body::{self, Body, Budget, ReadLimits},
+        reply::Failure,
+    },
+    wire::{
+        body::BodyView,
+        conversation,
+        disagg::{Endpoint, ScheduleStyle},
+        prompt::Prompt,
+    },
+};
+
+/// Prefix of the id that a sub-agent without one of its own gets (specification section 5.3).
+const SYNTHESISED: &str = "subagent:";
+
+/// A request as the legs need it.
+pub struct Request<'a> {
+    pub endpoint: Endpoint,
+    pub view: BodyView<'a>,
+    /// Exactly as in the body: it is signed.
+    pub model: Cow<'a, str>,
+    /// What the workers are told; `None` for a request outside any session.
+    pub conversation_id: Option<String>,
+    /// The authorised parent: the affinity id that is signed.
+    pub parent: Option<String>,
+    pub stream: bool,
+    /// `stream_options.include_usage`.
+    pub include_usage: bool,
+    pub prompt: Prompt<'a>,
+    /// The prompt's token ids, where a router has a use for them and they are known.
+    pub tokens: Option<Arc<[u32]>>,
+    /// `conversation_params` as the workers get them, raw JSON.
+    pub conversation_params: Option<Cow<'a, str>>,
+}
+
+impl Request<'_> {
+    /// What routing is sticky on, fleet by fleet.
+    pub fn keys(&self, live: &Live) -> Keys<'_> {
+        affinity::keys(
+            self.conversation_id.as_deref(),
+            self.parent.as_deref(),
+            live.edge.affinity.scope,
+        )
+    }
+}
+
+/// The endpoint that a request is for. Paths are matched as they are, byte for byte.
+///
+/// # Errors
+/// 404 and 405.
+pub fn endpoint(head: &RequestHeader) -> Result<Endpoint, Failure> {
+    let endpoint = Endpoint::of_path(head.uri.path()).ok_or_else(Failure::not_found)?;
+    if head.method != Method::POST {
+        return Err(Failure::method_not_allowed("POST"));
+    }
+    Ok(endpoint)
+}
+
+/// Step 1: removes what a client may not set and finds out who it is.
+///
+/// # Errors
+/// 400 for ids out of bounds, 401 for a client that is not known.
+pub fn admit(session: &mut Session, live: &Live) -> Result<Admission, Failure> {
+    let head = session.req_header_mut();
+    let admission = live.gateway.admit(&head.headers)?;
+    for name in &admission.remove {
+        head.remove_header(name);
+    }
+    if let Some(connection) = &admission.connection {
+        // A value made of the old one's own tokens always fits.
+        let _ = head.insert_header(header::CONNECTION, connection);
+    }
+    Ok(admission)
+}
+
+/// Step 2: reads the body.
+///
+/// # Errors
+/// As [`body::read`].
+pub async fn read(
+    session: &mut Session,
+    live: &Live,
+    budget: &Arc<Budget>,
+) -> Result<Body, Failure> {
+    let limits = &live.config.limits;
+    let limits = ReadLimits {
+        max_body: limits.max_body,
+        budget: limits.body_budget,
+        deadline: live.config.timeouts.read_body,
+    };
+    let mut body = body::read(session, limits, budget).await?;
+    if live.edge.schedule_style == ScheduleStyle::GenerationFirst {
+        body.read_rest(session).await?;
+    }
+    Ok(body)
+}
+
+/// Removes from a body what a client may not set. The bytes that come out are the ones that are
+/// inspected and forwarded.
+///
+/// # Errors
+/// 400 for a body that two parsers could read differently.
+pub fn prune(live: &Live, body: &Bytes) -> Result<Bytes, Failure> {
+    let view = BodyView::parse(body)?;
+    Ok(live
+        .gateway
+        .prune_body(&view)
+        .map_or_else(|| body.clone(), Bytes::from))
+}
+
+/// Step 3: session, parent, model, stream.
+///
+/// # Errors
+/// 400 that names the field at fault.
+pub fn resolve<'a>(
+    head: &RequestHeader,
+    live: &Live,
+    endpoint: Endpoint,
+    admission: &Admission,
+    body: &'a [u8],
+) -> Result<Request<'a>, Failure> {
+    let view = BodyView::parse(body)?;
+    let own = conversation::resolve(&head.headers, &view)?;
+    if let Some(id) = own
+        .as_deref()
+        .filter(|_| view.present(conversation::PARAMS).is_some())
+    {
+        // The headers' ids were checked before the body was read.
+        live.gateway
+            .check_session_id(id, "conversation_params.conversation_id")?;
+    }
+    let parent = live.gateway.authorise(admission, own.as_deref());
+    let synthesise = || format!("{SYNTHESISED}{}", uuid::Uuid::new_v4());
+    let conversation_id = own.or_else(|| parent.is_some().then(synthesise));
+    refuse_template(&view, live)?;
+    let stream = view.stream()?;
+    refuse_stream_options(&view, stream)?;
+    refuse_messages(&view, endpoint)?;
+    Ok(Request {
+        endpoint,
+        model: view.model()?,
+        conversation_params: conversation::forwarded_params(&view, conversation_id.as_deref()),
+        conversation_id,
+        parent,
+        stream,
+        include_usage: view.include_usage(),
+        prompt: Prompt::of(&view),
+        tokens: None,
+        view,
+    })
+}
+
+/// A chat without a list of messages is no worker's to refuse: it would say so in its parser's words.
+fn refuse_messages(view: &BodyView<'_>, endpoint: Endpoint) -> Result<(), Failure> {
+    const FIELD: &str = "messages";
+    let is_list = |raw: &str| raw.starts_with('[');
+    if endpoint != Endpoint::ChatCompletions || view.present(FIELD).is_some_and(is_list) {
+        return Ok(());
+    }
+    let message = "'messages' must be a list of messages.";
+    Err(Failure::bad_request("invalid_body", message).param(Some(FIELD.to_owned())))
+}
+
+/// A client's own chat template runs on the workers, so it needs the operator's leave.
+fn refuse_template(view: &BodyView<'_>, live: &Live) -> Result<(), Failure> {
+    const FIELD: &str = "chat_template";
+    if live.edge.allow_request_chat_template || view.present(FIELD).is_none() {
+        return Ok(());
+    }
+    Err(Failure::bad_request(
+        "chat_template_not_allowed",
+        "chat_template in requests is off here; leave it out, or set allow_request_chat_template.",
+    )
+    .param(Some(FIELD.to_owned())))
+}
+
+/// As upstream's validator, and before any prefill is spent: the context worker is never shown the
+/// field, so only the generation worker would refuse it.
+fn refuse_stream_options(view: &BodyView<'_>, stream: bool) -> Result<(), Failure> {
+    const FIELD: &str = "stream_options";
+    if stream || view.present(FIELD).is_none() {
+        return Ok(());
+    }
+    Err(Failure::bad_request(
+        "stream_options_without_stream",
+        "stream_options is only for requests with stream: true; leave it out.",
+    )
+    .param(Some(FIELD.to_owned())))
+}
