@@ -9,6 +9,7 @@ pub mod fleet;
 pub mod gateway;
 pub mod http;
 pub mod routing;
+pub mod simulate;
 pub mod telemetry;
 pub mod wire;
 pub mod worker;
