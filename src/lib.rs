@@ -4,6 +4,7 @@
 
 pub mod affinity;
 pub mod config;
+pub mod conformance;
 pub mod edge;
 pub mod fleet;
 pub mod gateway;
