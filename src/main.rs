@@ -1,3 +1,248 @@
-//! The command line.
+//! The command line: parses it, calls the library, prints what comes back.
 
-fn main() {}
+use std::{
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::{Parser, Subcommand, ValueEnum};
+use kindred::{
+    config::Config,
+    conformance::{
+        self,
+        lines::{self, Tally},
+    },
+    edge,
+    server::{Running, listeners::FreePorts},
+    simulate::{demo::Demo, replay},
+    telemetry,
+};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Gateway, edge and worker filter that keep families of agents on the KV cache they share.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs what a configuration file describes.
+    Serve {
+        #[arg(short, long, value_name = "FILE", visible_alias = "config_file")]
+        config: PathBuf,
+    },
+    /// Validates a configuration file.
+    Check {
+        #[arg(short, long, value_name = "FILE", visible_alias = "config_file")]
+        config: PathBuf,
+        /// Prints the resolved configuration with secrets masked.
+        #[arg(long)]
+        print: bool,
+    },
+    /// Runs gateway, edge, worker filters and a simulated fleet in one process.
+    Demo {
+        /// Port of the gateway and edge; 0 picks a free one.
+        #[arg(long, default_value_t = 8000)]
+        port: u16,
+        /// Port of the operator's port; 0 picks a free one.
+        #[arg(long, default_value_t = 9464)]
+        admin_port: u16,
+        /// Which legs follow the parent session.
+        #[arg(long, value_enum, default_value_t = Scope::Context)]
+        scope: Scope,
+    },
+    /// Signs JSON lines from standard input.
+    Sign,
+    /// Verifies JSON lines from standard input.
+    Verify,
+    /// Runs scenarios from standard input through the real routing code.
+    Replay {
+        #[arg(value_enum)]
+        what: Replayed,
+    },
+    /// Compares a folder of expected values with what this program does.
+    Conformance { folder: PathBuf },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Scope {
+    Context,
+    Both,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Replayed {
+    Router,
+    Adp,
+}
+
+/// Exit code for input that cannot be used.
+const UNUSABLE: u8 = 2;
+
+fn main() -> ExitCode {
+    match run(CommandLine::parse().command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(message) => {
+            // Nobody is left to tell when standard error is closed.
+            let _ = writeln!(io::stderr(), "kindred: {message}");
+            ExitCode::from(UNUSABLE)
+        }
+    }
+}
+
+/// Whether everything that was checked holds, or why the input cannot be used.
+fn run(command: Command) -> Result<bool, String> {
+    match command {
+        Command::Serve { config } => serve(&config),
+        Command::Check { config, print } => check(&config, print),
+        Command::Demo {
+            port,
+            admin_port,
+            scope,
+        } => demo(port, admin_port, scope == Scope::Both),
+        Command::Sign => {
+            let lines = lines::sign_all(io::stdin().lock(), io::stdout().lock());
+            usable(lines).map(|_| true)
+        }
+        Command::Verify => {
+            let lines = lines::verify_all(io::stdin().lock(), io::stdout().lock());
+            usable(lines).map(|tally| tally.refused == 0)
+        }
+        Command::Replay { what } => {
+            let mut document = String::new();
+            io::stdin()
+                .read_to_string(&mut document)
+                .map_err(|error| format!("standard input: {error}"))?;
+            let out = &mut io::stdout().lock();
+            match what {
+                Replayed::Router => replay::replay_router(&document, out),
+                Replayed::Adp => replay::replay_adp(&document, out),
+            }
+            .map_err(|error| error.to_string())?;
+            Ok(true)
+        }
+        Command::Conformance { folder } => {
+            let summary = conformance::run_dir(&folder, &mut io::stdout().lock())
+                .map_err(|error| error.to_string())?;
+            Ok(summary.failed == 0)
+        }
+    }
+}
+
+fn serve(file: &Path) -> Result<bool, String> {
+    let config = Config::load(file).map_err(|error| error.to_string())?;
+    let log = telemetry::log::init(&config.telemetry.log).map_err(|error| error.to_string())?;
+    let running = Running::prepare(config, Vec::new(), FreePorts::default(), log)
+        .map_err(|error| error.to_string())?;
+    for warning in &running.config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let mut listening = Vec::new();
+    if let Some(edge) = &running.listeners.edge {
+        listening.push(format!("kindred: serving on http://{}", edge.socket));
+    }
+    for (filter, address) in running
+        .config
+        .worker_filters
+        .iter()
+        .zip(&running.listeners.filters)
+    {
+        listening.push(format!(
+            "kindred: worker filter {} on http://{}",
+            filter.name, address.socket
+        ));
+    }
+    if let Some(admin) = &running.listeners.admin {
+        listening.push(format!("kindred: admin on http://{}", admin.socket));
+    }
+    announce_when_up(&running, listening.join("\n"));
+    running.run();
+    Ok(true)
+}
+
+fn check(file: &Path, print: bool) -> Result<bool, String> {
+    let config = Config::load(file).map_err(|error| error.to_string())?;
+    edge::check(&config).map_err(|error| error.to_string())?;
+    for warning in &config.warnings {
+        // Nobody is left to warn when standard error is closed.
+        let _ = writeln!(io::stderr(), "warning: {warning}");
+    }
+    let verdict = if print {
+        config.to_yaml_masked()
+    } else {
+        format!("{}: good\n", file.display())
+    };
+    io::stdout()
+        .write_all(verdict.as_bytes())
+        .map_err(|error| format!("standard output: {error}"))?;
+    Ok(true)
+}
+
+fn demo(port: u16, admin_port: u16, scope_both: bool) -> Result<bool, String> {
+    let mut ports = FreePorts::default();
+    let demo = Demo::plan(port, admin_port, scope_both, || ports.pick())
+        .map_err(|error| error.to_string())?;
+    let log =
+        telemetry::log::init(&demo.config.telemetry.log).map_err(|error| error.to_string())?;
+    let running = Running::prepare(demo.config, demo.workers, ports, log)
+        .map_err(|error| error.to_string())?;
+    if let (Some(edge), Some(admin)) = (&running.listeners.edge, &running.listeners.admin) {
+        announce_when_up(&running, Demo::instructions(edge.socket, admin.socket));
+    }
+    running.run();
+    Ok(true)
+}
+
+/// Prints `text` once every listener takes connections.
+fn announce_when_up(running: &Running, text: String) {
+    let listeners = &running.listeners;
+    let sockets: Vec<SocketAddr> = listeners
+        .edge
+        .iter()
+        .chain(&listeners.filters)
+        .chain(&listeners.admin)
+        .chain(&listeners.simulated)
+        .map(|address| address.socket)
+        .collect();
+    std::thread::spawn(move || {
+        for socket in sockets {
+            while TcpStream::connect_timeout(&reachable(socket), Duration::from_secs(1)).is_err() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        // A reader that went away does not end the service.
+        let _ = writeln!(io::stdout(), "{text}");
+    });
+}
+
+/// Where a listener on every address can be reached.
+fn reachable(mut socket: SocketAddr) -> SocketAddr {
+    if socket.ip().is_unspecified() {
+        socket.set_ip(if socket.is_ipv4() {
+            std::net::Ipv4Addr::LOCALHOST.into()
+        } else {
+            std::net::Ipv6Addr::LOCALHOST.into()
+        });
+    }
+    socket
+}
+
+/// The lines' outcomes, unless some could not be read: those are no answer at all.
+fn usable(lines: io::Result<Tally>) -> Result<Tally, String> {
+    let tally = lines.map_err(|error| error.to_string())?;
+    match tally.unusable {
+        0 => Ok(tally),
+        unusable => Err(format!(
+            "{unusable} lines could not be used; see their errors"
+        )),
+    }
+}

@@ -1,0 +1,205 @@
+//! Puts the rooms on sockets: one Pingora server with the edge, the worker filters, the operator's
+//! port and, in the demo, the simulated workers.
+//!
+//! It decides which listeners there are (`listeners`), how a new configuration replaces the running
+//! one (`reload`) and how the process ends (`drain`). It must never look at a request.
+
+pub mod drain;
+pub mod listeners;
+pub mod reload;
+
+use std::sync::Arc;
+
+use pingora::{
+    apps::HttpServerOptions,
+    connectors::ConnectorOptions,
+    proxy::ProxyServiceBuilder,
+    server::{RunArgs, Server, configuration::ServerConf},
+    services::listening::Service,
+};
+
+use crate::{
+    admin::{Admin, Readiness},
+    config::Config,
+    edge::{self, Edge, EdgeProxy, TokenizerError},
+    simulate::{self, demo::Simulated},
+    telemetry::{self, log::Log},
+    worker::{Filter, FilterProxy},
+};
+use drain::{Drain, Never};
+use listeners::{BindError, FreePorts, Listeners};
+
+/// Connections kept open to workers, over all instances.
+const UPSTREAM_POOL: usize = 1024;
+
+/// Tries that Pingora allows a request at most. It takes the number once for good, so it is out of
+/// the way here: the edge decides every retry itself, by the configuration that the request began with.
+const MOST_TRIES: usize = 1 << 16;
+
+/// Why a configuration cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+}
+
+/// Everything one process runs.
+pub struct Running {
+    /// The addresses that are listened on, free ports resolved.
+    pub listeners: Listeners,
+    /// The configuration as it runs.
+    pub config: Arc<Config>,
+    server: Server,
+    /// The operator's port, which stays open while the rest drains.
+    admin: Option<Server>,
+    drain: Drain,
+}
+
+impl Running {
+    /// Takes the addresses and builds every service; nothing is served before [`Running::run`].
+    ///
+    /// # Errors
+    /// [`StartError`] when an address cannot be listened on or a file cannot be used.
+    pub fn prepare(
+        mut config: Config,
+        simulated: Vec<Simulated>,
+        ports: FreePorts,
+        log: Log,
+    ) -> Result<Self, StartError> {
+        let addresses: Vec<_> = simulated
+            .iter()
+            .map(|worker| worker.listen.clone())
+            .collect();
+        let listeners = Listeners::take(&mut config, &addresses, ports)?;
+        let config = Arc::new(config);
+        let mut server = Server::new_with_opt_and_conf(None, server_conf(&config));
+        server.bootstrap();
+
+        let proxies = Proxies::new(&config, &server)?;
+        proxies.listen(&mut server, &listeners);
+        for (worker, address) in simulated.into_iter().zip(&listeners.simulated) {
+            let mut service = simulate::worker::service(worker.config);
+            service.threads = Some(1);
+            address.listen(&mut service);
+            server.add_service(service);
+        }
+        let Proxies { edge, filters } = proxies;
+        let readiness = Readiness::default();
+        let admin = Admin {
+            edge: edge.clone(),
+            filters: filters.clone(),
+            readiness: readiness.clone(),
+        };
+        let drain = config.timeouts.drain;
+        let drain = Drain::new(drain, edge.clone(), filters.clone(), readiness);
+        server.add_service(reload::service(config.clone(), edge, filters, log));
+        telemetry::metrics().config_applied();
+        Ok(Self {
+            admin: listeners.admin.map(|address| admin_server(admin, &address)),
+            listeners,
+            config,
+            server,
+            drain,
+        })
+    }
+
+    /// Serves until a signal ends the process.
+    pub fn run(self) {
+        if let Some(admin) = self.admin {
+            std::thread::spawn(|| {
+                admin.run(RunArgs {
+                    shutdown_signal: Box::new(Never),
+                });
+            });
+        }
+        self.server.run(RunArgs {
+            shutdown_signal: Box::new(self.drain),
+        });
+    }
+}
+
+/// What a configuration lets this process proxy.
+struct Proxies {
+    edge: Option<Arc<Edge>>,
+    filters: Vec<Arc<Filter>>,
+}
+
+impl Proxies {
+    fn new(config: &Arc<Config>, server: &Server) -> Result<Self, TokenizerError> {
+        let options = || connector_options(server);
+        let filters = config.worker_filters.iter();
+        Ok(Self {
+            edge: Edge::new(config, options())?.map(Arc::new),
+            filters: filters
+                .map(|filter| Arc::new(Filter::new(config, filter, options())))
+                .collect(),
+        })
+    }
+
+    /// Adds a service for each, on the address that was taken for it.
+    fn listen(&self, server: &mut Server, listeners: &Listeners) {
+        if let (Some(edge), Some(address)) = (&self.edge, &listeners.edge) {
+            let service = proxy(server, EdgeProxy(edge.clone()), "edge", address, None);
+            server.add_service(service);
+            let options = connector_options(server);
+            server.add_service(edge::learning(edge.clone(), options));
+        }
+        for (filter, address) in self.filters.iter().zip(&listeners.filters) {
+            let name = filter.name();
+            let service = proxy(server, FilterProxy(filter.clone()), name, address, Some(1));
+            server.add_service(service);
+        }
+    }
+}
+
+/// The operator's port is a server of its own, because Pingora closes all listeners of a server at
+/// once, and whoever watches `/readyz` has to see it turn.
+fn admin_server(admin: Admin, address: &listeners::Address) -> Server {
+    let mut server = Server::new_with_opt_and_conf(None, ServerConf::default());
+    server.bootstrap();
+    let mut service = Service::new("admin".to_owned(), admin);
+    service.threads = Some(1);
+    address.listen(&mut service);
+    server.add_service(service);
+    server
+}
+
+fn proxy<P>(
+    server: &Server,
+    proxy: P,
+    name: &str,
+    address: &listeners::Address,
+    threads: Option<usize>,
+) -> Service<pingora::proxy::HttpProxy<P>>
+where
+    P: pingora::proxy::ProxyHttp + Send + Sync + 'static,
+    P::CTX: Send + Sync,
+{
+    let mut options = HttpServerOptions::default();
+    options.h2c = true;
+    let mut service = ProxyServiceBuilder::new(&server.configuration, proxy)
+        .name(name)
+        .server_options(options)
+        .build();
+    service.threads = threads;
+    address.listen(&mut service);
+    service
+}
+
+fn connector_options(server: &Server) -> ConnectorOptions {
+    ConnectorOptions::from_server_conf(&server.configuration)
+}
+
+fn server_conf(config: &Config) -> ServerConf {
+    ServerConf {
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        upstream_keepalive_pool_size: UPSTREAM_POOL,
+        // Pingora sleeps this long in any case; `drain` ends the process as soon as it is idle.
+        grace_period_seconds: Some(config.timeouts.drain.as_secs()),
+        graceful_shutdown_timeout_seconds: Some(1),
+        max_retries: MOST_TRIES,
+        ..ServerConf::default()
+    }
+}
