@@ -1,0 +1,143 @@
+//! Workers whose every byte a test decides.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+/// One request as it came.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Seen {
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+
+    /// The only value of a header.
+    pub fn header(&self, name: &str) -> Option<String> {
+        let mut values = self
+            .head
+            .lines()
+            .filter_map(|line| line.split_once(':'))
+            .filter(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.trim().to_owned());
+        let value = values.next();
+        assert_eq!(values.next(), None, "{name} came twice: {}", self.head);
+        value
+    }
+}
+
+/// A worker that gives scripted answers.
+pub struct Scripted {
+    pub address: SocketAddr,
+    seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+impl Scripted {
+    /// A worker that answers each request with the parts of `answer`, each written by itself, and
+    /// then closes the connection.
+    pub fn start(answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (noted, answer) = (seen.clone(), Arc::new(answer));
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let (noted, answer) = (noted.clone(), answer.clone());
+                thread::spawn(move || serve(stream, &noted, &*answer));
+            }
+        });
+        Self { address, seen }
+    }
+
+    /// The requests that have come so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// The only request that has come.
+    pub fn only(&self) -> Seen {
+        let mut seen = self.seen();
+        assert_eq!(seen.len(), 1);
+        seen.remove(0)
+    }
+}
+
+fn serve(
+    mut stream: TcpStream,
+    noted: &Mutex<Vec<Seen>>,
+    answer: &(dyn Fn(&Seen) -> Vec<Vec<u8>> + Send + Sync),
+) {
+    let Some(seen) = read(&mut stream) else {
+        return;
+    };
+    noted.lock().unwrap().push(seen.clone());
+    for part in answer(&seen) {
+        if stream.write_all(&part).is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads a request that has a `Content-Length`.
+fn read(stream: &mut TcpStream) -> Option<Seen> {
+    stream.set_nodelay(true).ok()?;
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 64 * 1024];
+    loop {
+        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n");
+        if let Some(end) = end {
+            let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+            let mut seen = Seen {
+                head,
+                body: bytes[end + 4..].to_vec(),
+            };
+            let length: usize = seen.header("content-length")?.parse().ok()?;
+            while seen.body.len() < length {
+                match stream.read(&mut chunk).ok()? {
+                    0 => return None,
+                    read => seen.body.extend_from_slice(&chunk[..read]),
+                }
+            }
+            return Some(seen);
+        }
+        match stream.read(&mut chunk).ok()? {
+            0 => return None,
+            read => bytes.extend_from_slice(&chunk[..read]),
+        }
+    }
+}
+
+/// A JSON answer of status 200.
+pub fn json(body: &str) -> Vec<Vec<u8>> {
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    vec![head.into_bytes(), body.as_bytes().to_vec()]
+}
+
+/// An event stream, one chunk for each part.
+pub fn events(parts: &[&[u8]]) -> Vec<Vec<u8>> {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
+                transfer-encoding: chunked\r\nconnection: close\r\n\r\n";
+    let mut answer = vec![head.as_bytes().to_vec()];
+    for part in parts {
+        let mut chunk = format!("{:x}\r\n", part.len()).into_bytes();
+        chunk.extend_from_slice(part);
+        chunk.extend_from_slice(b"\r\n");
+        answer.push(chunk);
+    }
+    answer.push(b"0\r\n\r\n".to_vec());
+    answer
+}
