@@ -87,15 +87,11 @@ pub fn parse(filter: &str) -> Result<EnvFilter, LogError> {
             )));
         }
     }
-    // Below this level Pingora writes request heads with their credentials.
-    let capped = format!(
-        "{},{PROXY}={}",
-        parts.join(","),
-        level_of(filter).min(LevelFilter::INFO)
-    );
-    let named = parts.iter().any(|part| part.starts_with(PROXY));
-    let filter = if named { parts.join(",") } else { capped };
-    EnvFilter::try_new(filter).map_err(|error| unusable(error.to_string()))
+    // Below this level Pingora writes request heads with their credentials. The cap comes first: what
+    // the filter says of a crate of Pingora's own is below it, and holds for that crate alone.
+    let cap = level_of(filter).min(LevelFilter::INFO);
+    let capped = format!("{PROXY}={cap},{}", parts.join(","));
+    EnvFilter::try_new(capped).map_err(|error| unusable(error.to_string()))
 }
 
 /// Where Pingora's own lines come from.
@@ -170,7 +166,13 @@ mod tests {
 
     #[test]
     fn the_proxy_never_writes_what_holds_keys() {
-        for filter in ["trace", "debug", "warn,kindred=trace"] {
+        for filter in [
+            "trace",
+            "debug",
+            "warn,kindred=trace",
+            "trace,pingora_proxy=info",
+            "trace,pingora=warn",
+        ] {
             let parsed = parse(filter).expect("a filter").to_string();
             assert!(
                 parsed.contains("pingora=info") || parsed.contains("pingora=warn"),
