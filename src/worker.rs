@@ -130,6 +130,14 @@ pub struct Passage {
     _in_flight: InFlight,
 }
 
+impl Passage {
+    /// The rank that the request was placed on.
+    fn rank(&self) -> Option<u32> {
+        let rank = self.checked.as_ref()?.rank.as_ref()?;
+        Some(rank.rank())
+    }
+}
+
 struct Checked {
     body: PassingBody,
     /// The internal headers that the worker gets.
@@ -256,11 +264,7 @@ impl ProxyHttp for FilterProxy {
         head: &mut RequestHeader,
         passage: &mut Passage,
     ) -> Result<()> {
-        let rank = passage
-            .checked
-            .as_ref()
-            .and_then(|checked| checked.rank.as_ref())
-            .map(RankLease::rank);
+        let rank = passage.rank();
         let checked = passage.checked.as_ref();
         delivery::keep(head, checked.map_or(&[], |checked| &checked.kept));
         delivery::by_header(head, rank)?;
@@ -298,12 +302,7 @@ impl ProxyHttp for FilterProxy {
         head: &mut ResponseHeader,
         passage: &mut Passage,
     ) -> Result<()> {
-        let rank = passage
-            .checked
-            .as_ref()
-            .and_then(|checked| checked.rank.as_ref())
-            .map(RankLease::rank);
-        delivery::tell_edge(head, rank)
+        delivery::tell_edge(head, passage.rank())
     }
 
     fn error_while_proxy(

@@ -11,8 +11,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
-use http::Method;
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
@@ -101,14 +99,7 @@ async fn read(
     live: &Live,
     instance: &Instance,
 ) -> Result<Arc<ContextEndpoint>, Attempt> {
-    let call = Call {
-        method: Method::GET,
-        address: &instance.address,
-        path: "/server_info",
-        headers: &[],
-        body: Bytes::new(),
-        max_answer: MAX_ANSWER,
-    };
+    let call = Call::get(&instance.address, "/server_info", MAX_ANSWER);
     let timeouts = &live.config.timeouts;
     let answer = timeout(PATIENCE, async {
         match upstreams.call(&call, timeouts).await {

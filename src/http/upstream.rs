@@ -68,6 +68,20 @@ pub struct Call<'a> {
     pub max_answer: usize,
 }
 
+impl<'a> Call<'a> {
+    /// A GET without header fields of its own.
+    pub fn get(address: &'a str, path: &'a str, max_answer: usize) -> Self {
+        Self {
+            method: Method::GET,
+            address,
+            path,
+            headers: &[],
+            body: Bytes::new(),
+            max_answer,
+        }
+    }
+}
+
 /// A worker's whole answer.
 #[derive(Debug, Clone)]
 pub struct Answer {

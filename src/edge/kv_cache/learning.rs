@@ -7,8 +7,6 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use http::Method;
 use pingora::{
     connectors::ConnectorOptions,
     server::ShutdownWatch,
@@ -151,14 +149,7 @@ async fn read(
     instance: &Instance,
     timeouts: &Timeouts,
 ) -> Result<WorkerFacts, String> {
-    let call = Call {
-        method: Method::GET,
-        address: &instance.address,
-        path: "/server_info",
-        headers: &[],
-        body: Bytes::new(),
-        max_answer: MAX_ANSWER,
-    };
+    let call = Call::get(&instance.address, "/server_info", MAX_ANSWER);
     let answer = upstreams.call(&call, timeouts).await;
     let answer = answer.map_err(|error| error.to_string())?;
     if answer.status != 200 {
