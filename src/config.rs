@@ -8,6 +8,7 @@
 mod address;
 pub mod check;
 mod own;
+mod pools;
 mod print;
 mod raw;
 pub mod report;
@@ -29,6 +30,7 @@ use secrecy::SecretString;
 
 use crate::wire::{Role, disagg::ScheduleStyle, signature::SigningProfile};
 
+pub use pools::{FleetsConfig, ModelConfig, PairConfig};
 pub use report::{ConfigError, Problem};
 
 /// Everything a configuration file describes.
@@ -52,15 +54,17 @@ pub struct Config {
     pub origin: PathBuf,
 }
 
-/// The edge: two fleets, how to choose in them, and how to sign.
+/// The edge: its fleets, how to choose in them, and how to sign.
 #[derive(Debug, Clone)]
 pub struct EdgeConfig {
     /// Bind host, upstream's `hostname`.
     pub hostname: String,
     /// Bind port, upstream's `port`; 0 picks a free one.
     pub port: u16,
-    pub context: FleetConfig,
-    pub generation: FleetConfig,
+    /// The fleets of every model that `models` does not name; `None` refuses such a model.
+    pub fleets: Option<FleetsConfig>,
+    /// The models with fleets of their own.
+    pub models: Vec<ModelConfig>,
     pub affinity: AffinityConfig,
     /// The keys of affinity and KV transfer headers, at most [`SigningKeys::MOST`]: the first
     /// signs. Upstream's `internal_request_auth_key` is a list of one.

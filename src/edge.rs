@@ -7,6 +7,7 @@
 
 mod conditional;
 mod context_leg;
+mod destination;
 mod failure;
 mod generation_first;
 mod generation_leg;
@@ -14,6 +15,7 @@ mod kv_cache;
 mod live;
 mod orchestrate;
 mod plan;
+mod pool;
 mod relay;
 mod request;
 mod retry;
@@ -45,13 +47,11 @@ use crate::{
         reply, summary,
         upstream::{self, CallError, Upstreams},
     },
-    telemetry::{
-        self,
-        labels::{FleetLabel, Outcome},
-    },
+    telemetry::{self, labels::Outcome},
 };
 use context_leg::FinalAnswer;
 use generation_first::deliver;
+use generation_leg::GenerationLeg;
 use kv_cache::KvCaches;
 pub use kv_cache::learning;
 use live::Live;
@@ -75,14 +75,14 @@ pub struct Edge {
 }
 
 /// What of a configuration is read from further files, before anything is changed.
-pub struct Prepared(Option<Arc<Tokenizer>>);
+pub struct Prepared(Vec<Option<Arc<Tokenizer>>>);
 
 /// Whether the files that `config` names for the edge can be used.
 ///
 /// # Errors
 /// The key and the file that cannot.
 pub fn check(config: &Config) -> Result<(), TokenizerError> {
-    tokenizer::read(config, None).map(drop)
+    tokenizer::read(config, &[]).map(drop)
 }
 
 impl Edge {
@@ -94,9 +94,9 @@ impl Edge {
         config: &Arc<Config>,
         options: ConnectorOptions,
     ) -> Result<Option<Self>, TokenizerError> {
-        let tokenizer = tokenizer::read(config, None)?;
+        let tokenizers = tokenizer::read(config, &[])?;
         let upstreams = Arc::new(Upstreams::new(options));
-        Ok(Live::build(config, None, tokenizer).map(|live| Self {
+        Ok(Live::build(config, None, tokenizers).map(|live| Self {
             live: ArcSwap::from_pointee(live),
             reloaded: Notify::new(),
             server_infos: ServerInfos::default(),
@@ -113,8 +113,8 @@ impl Edge {
     /// # Errors
     /// A tokenizer that cannot be used.
     pub fn prepare(&self, config: &Config) -> Result<Prepared, TokenizerError> {
-        let running = self.live.load();
-        tokenizer::read(config, running.tokenizer.as_ref()).map(Prepared)
+        let running = self.live.load().tokenizers();
+        tokenizer::read(config, &running).map(Prepared)
     }
 
     /// Swaps in a new configuration; bindings, counts and what clients were seen with survive.
@@ -208,14 +208,14 @@ impl ProxyHttp for EdgeProxy {
         plan: &mut Plan,
     ) -> Result<Box<HttpPeer>> {
         let live = plan.live.clone();
-        plan.fleet = FleetLabel::Generation;
+        plan.fleet = plan.generation()?.label();
         let leg = plan.generation()?;
         loop {
             leg.attempt_starts();
             let address = leg.instance().address.clone();
             match self.0.upstreams.peer(&address, &live.config.timeouts).await {
                 Ok(peer) => return Ok(Box::new(peer)),
-                Err(error) if !leg.move_on(&live) => return Err(error.into_pingora()),
+                Err(error) if !leg.move_on() => return Err(error.into_pingora()),
                 Err(_) => {}
             }
         }
@@ -288,11 +288,8 @@ impl ProxyHttp for EdgeProxy {
         plan: &mut Plan,
         mut error: BError,
     ) -> BError {
-        let live = plan.live.clone();
-        let again = plan
-            .generation
-            .as_mut()
-            .is_some_and(|leg| leg.move_on(&live));
+        let leg = plan.generation.as_mut();
+        let again = leg.is_some_and(GenerationLeg::move_on);
         error.set_retry(again);
         error
     }

@@ -20,6 +20,8 @@ pub use instance::{Instance, InstanceId, LoadGuard};
 #[derive(Debug, Clone)]
 pub struct Fleet {
     role: Role,
+    /// What comes before the role in its instances' aliases.
+    model: Option<Arc<str>>,
     instances: Arc<[Arc<Instance>]>,
     /// Positions in `instances`, ordered by id.
     by_id: Arc<[(InstanceId, u32)]>,
@@ -28,6 +30,18 @@ pub struct Fleet {
 }
 
 impl Fleet {
+    /// A fleet without instances, to build on. The aliases of a named model's instances begin with
+    /// `model/`.
+    pub fn empty(role: Role, model: Option<Arc<str>>) -> Fleet {
+        Fleet {
+            role,
+            model,
+            instances: Arc::default(),
+            by_id: Arc::default(),
+            retired: Vec::new(),
+        }
+    }
+
     /// The fleet of the instances at `urls` (`host:port`), in that order; an address given twice
     /// counts once.
     ///
@@ -51,15 +65,21 @@ impl Fleet {
             .map(|instance| instance.number)
             .collect();
         let mut free = (0..).filter(|number| !taken.contains(number));
+        let model = previous.and_then(|fleet| fleet.model.clone());
+        let group = match &model {
+            Some(model) => format!("{model}/{}", role.label()),
+            None => role.label().to_owned(),
+        };
         let instances: Arc<[Arc<Instance>]> = urls
             .iter()
             .map(|url| match old.get(url) {
                 Some(instance) => Arc::clone(instance),
-                None => Arc::new(Instance::new(role, free.next().unwrap_or(u32::MAX), url)),
+                None => Arc::new(Instance::new(&group, free.next().unwrap_or(u32::MAX), url)),
             })
             .collect();
         Fleet {
             role,
+            model,
             by_id: by_id(&instances),
             instances,
             retired,
@@ -107,6 +127,7 @@ impl Fleet {
         let instances: Arc<[Arc<Instance>]> = kept.cloned().collect();
         Fleet {
             role: self.role,
+            model: self.model.clone(),
             by_id: by_id(&instances),
             instances,
             retired: Vec::new(),

@@ -9,9 +9,9 @@ use secrecy::SecretString;
 use serde_json::{Map, Value, json};
 
 use super::{
-    AffinityScope, Config, EdgeConfig, FleetConfig, GatewayConfig, KvCacheAwareConfig, Limits,
-    NewConversationPlacement, RouterConfig, SubagentPolicy, Timeouts, WorkerFilterConfig,
-    raw::field::written_size, secret::MASK,
+    AffinityScope, Config, EdgeConfig, FleetConfig, FleetsConfig, GatewayConfig,
+    KvCacheAwareConfig, Limits, ModelConfig, NewConversationPlacement, RouterConfig,
+    SubagentPolicy, Timeouts, WorkerFilterConfig, raw::field::written_size, secret::MASK,
 };
 use crate::wire::{Role, disagg::ScheduleStyle};
 
@@ -61,8 +61,14 @@ fn secrets(map: &mut Map<String, Value>, keys: &[SecretString]) {
 fn edge_keys(edge: &EdgeConfig, file: &mut Map<String, Value>) {
     put(file, "hostname", edge.hostname.as_str());
     put(file, "port", edge.port);
-    put(file, "context_servers", fleet(&edge.context));
-    put(file, "generation_servers", fleet(&edge.generation));
+    if let Some(config) = &edge.fleets {
+        fleets(config, file);
+    }
+    let models = edge.models.iter();
+    let models: Map<String, Value> = models.map(model).collect();
+    if !models.is_empty() {
+        put(file, "models", models);
+    }
     secrets(file, &edge.internal_request_auth_keys);
     if let Some(header) = &edge.affinity.parent_header {
         put(
@@ -103,6 +109,25 @@ fn edge_keys(edge: &EdgeConfig, file: &mut Map<String, Value>) {
     }
 }
 
+fn model(model: &ModelConfig) -> (String, Value) {
+    let mut section = Map::new();
+    if !model.aliases.is_empty() {
+        put(&mut section, "aliases", model.aliases.clone());
+    }
+    fleets(&model.fleets, &mut section);
+    (model.name.clone(), section.into())
+}
+
+fn fleets(fleets: &FleetsConfig, section: &mut Map<String, Value>) {
+    match fleets {
+        FleetsConfig::Disaggregated(pair) => {
+            put(section, "context_servers", fleet(&pair.context));
+            put(section, "generation_servers", fleet(&pair.generation));
+        }
+        FleetsConfig::Aggregated(config) => put(section, "aggregated_servers", fleet(config)),
+    }
+}
+
 fn fleet(fleet: &FleetConfig) -> Value {
     let router = match &fleet.router {
         RouterConfig::RoundRobin => json!({"type": "round_robin"}),
@@ -119,12 +144,18 @@ fn fleet(fleet: &FleetConfig) -> Value {
         }),
         RouterConfig::KvCacheAware(config) => kv_cache_aware(config),
     };
-    json!({
-        "num_instances": fleet.urls.len(),
-        "urls": fleet.urls,
-        "router": router,
-        "signing_profile": fleet.signing_profile.name(),
-    })
+    let mut section = Map::new();
+    put(&mut section, "num_instances", fleet.urls.len());
+    put(&mut section, "urls", fleet.urls.clone());
+    put(&mut section, "router", router);
+    if fleet.role != Role::Aggregated {
+        put(
+            &mut section,
+            "signing_profile",
+            fleet.signing_profile.name(),
+        );
+    }
+    section.into()
 }
 
 /// What is absent by default, and the infinite cap that JSON has no word for, is left out.

@@ -102,6 +102,8 @@ section! {
         port,
         context_servers,
         generation_servers,
+        aggregated_servers,
+        models,
         internal_request_auth_key,
         internal_request_auth_key_file,
         internal_request_auth_keys,
@@ -136,12 +138,22 @@ section! {
 }
 
 section! {
-    /// `context_servers` or `generation_servers`; the rest are engine options.
+    /// `context_servers`, `generation_servers` or `aggregated_servers`; the rest are engine options.
     Servers {
         num_instances,
         urls,
         router,
         signing_profile,
+    }
+}
+
+section! {
+    /// One entry of `models`.
+    Model {
+        aliases,
+        context_servers,
+        generation_servers,
+        aggregated_servers,
     }
 }
 
@@ -281,6 +293,7 @@ pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
     [
         File::KEYS,
         Servers::KEYS,
+        Model::KEYS,
         Router::KEYS,
         ConditionalDisagg::KEYS,
         Gateway::KEYS,

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use secrecy::ExposeSecret;
 
-use super::{Config, ConfigError, check};
+use super::{Config, ConfigError, EdgeConfig, PairConfig, check};
 
 /// A key that is long enough for no warning.
 const KEY: &str = "0123456789abcdef0123456789abcdef";
@@ -28,6 +28,13 @@ fn load(text: &str) -> Result<Config, ConfigError> {
         _ => None,
     };
     check::resolve(text, Path::new("k.yaml"), &environment)
+}
+
+/// The fleets of an edge without named models.
+#[track_caller]
+fn pair(edge: &EdgeConfig) -> &PairConfig {
+    let fleets = edge.fleets.as_ref();
+    fleets.and_then(|fleets| fleets.pair()).expect("two fleets")
 }
 
 #[track_caller]

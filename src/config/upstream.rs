@@ -10,7 +10,7 @@ mod fleet;
 mod host;
 
 use super::{
-    AffinityConfig, AffinityScope, EdgeConfig, FleetConfig,
+    AffinityScope, EdgeConfig,
     address::{self, Listener},
     raw::{self, Field, node::Value},
     report::{Place, Report},
@@ -45,14 +45,12 @@ pub(crate) fn edge(
     let strip_history = file.gen_strip_message_history.take();
     let tokids = file.gen_tokids_ctxbytes.take();
     let conditional = file.conditional_disagg_config.take();
-    let (context, generation) = fleet::both(file, wanted && !discovered, report);
-    unsigned_generation(&affinity, &generation, report);
-    let conditional_disagg = conditional::read(conditional, &generation, report);
-    let config = EdgeConfig {
+    let (fleets, models) = fleet::all(file, wanted && !discovered, report);
+    let mut config = EdgeConfig {
         hostname,
         port,
-        context,
-        generation,
+        fleets,
+        models,
         affinity,
         internal_request_auth_keys: key.given(),
         max_retries: retries
@@ -64,17 +62,35 @@ pub(crate) fn edge(
         allow_request_chat_template: switch(chat_template, report),
         gen_strip_message_history: switch(strip_history, report),
         gen_tokids_ctxbytes: switch(tokids, report),
-        conditional_disagg,
+        conditional_disagg: None,
     };
+    unsigned_generation(&config, report);
+    config.conditional_disagg = conditional::read(conditional, &config, report);
     wanted.then_some(config)
 }
 
 /// Scope `both` promises what Dynamo's profile does not sign.
-fn unsigned_generation(affinity: &AffinityConfig, generation: &FleetConfig, report: &mut Report) {
-    let both = affinity.parent_header.is_some() && affinity.scope == AffinityScope::Both;
-    if both && generation.signing_profile == SigningProfile::Dynamo {
+fn unsigned_generation(config: &EdgeConfig, report: &mut Report) {
+    let affinity = &config.affinity;
+    if affinity.parent_header.is_none() || affinity.scope != AffinityScope::Both {
+        return;
+    }
+    for (model, fleets) in config.pools() {
+        let generation = fleets.pair().map(|pair| &pair.generation);
+        if generation.is_none_or(|fleet| fleet.signing_profile != SigningProfile::Dynamo) {
+            continue;
+        }
+        let key = "generation_servers.signing_profile";
+        let at = Place::file();
+        let at = match model {
+            Some(model) => at
+                .missing("models")
+                .missing(&shown(&model.name))
+                .missing(key),
+            None => at.missing(key),
+        };
         report.warn(
-            &Place::file().key("generation_servers.signing_profile", None),
+            &at,
             "is dynamo, which signs context requests only: sub-agents still go to their parent's \
              generation instance, but no generation request tells the worker who the parent is",
         );
@@ -88,6 +104,8 @@ fn describes_edge(file: &raw::File) -> bool {
         &file.port,
         &file.context_servers,
         &file.generation_servers,
+        &file.aggregated_servers,
+        &file.models,
         &file.conversation_affinity_header_for_subagents,
         &file.subagent_affinity_scope,
         &file.max_retries,

@@ -35,7 +35,10 @@ impl Reserved {
     /// # Errors
     /// 503 without an instance.
     pub fn make(live: &Live, request: &Request<'_>, plan: &mut Plan) -> Result<Self, Failure> {
-        let Some(settings) = &live.edge.conditional_disagg else {
+        let settings = live.edge.conditional_disagg.as_ref();
+        let pair = request.pool.pair();
+        let pair = pair.filter(|pair| pair.generation.kv_cache_aware().is_some());
+        let (Some(settings), Some(pair)) = (settings, pair) else {
             return Ok(Self::Nothing);
         };
         plan.fleet = FleetLabel::Generation;
@@ -48,7 +51,8 @@ impl Reserved {
         ways.inc(ConditionalWay::Disaggregated);
         plan.fleet = FleetLabel::Context;
         // The same worker may stand in both fleets.
-        let same = live.context.fleet.at(&pick.load.instance().address);
+        let context = pair.context.fleet();
+        let same = context.at(&pick.load.instance().address);
         let elsewhere = same.map(|instance| instance.id);
         Ok(Self::Waiting { pick, elsewhere })
     }

@@ -7,6 +7,7 @@ use http::Method;
 use tokio::time::sleep;
 
 use super::{
+    destination::Destination,
     failure::{self, no_instance, unusable},
     kv_cache::KvCaches,
     live::Live,
@@ -32,6 +33,7 @@ use crate::{
 pub struct ContextLeg<'a> {
     pub upstreams: &'a Upstreams,
     pub live: &'a Arc<Live>,
+    pub destination: &'a Destination,
     pub request: &'a Request<'a>,
     pub caches: &'a Arc<KvCaches>,
     /// The instance that is to serve the other leg, where that is chosen already.
@@ -93,10 +95,7 @@ impl ContextLeg<'_> {
             exclude: series.failed.or(self.exclude),
             tokens: self.request.tokens.as_deref(),
         };
-        let pick = self.live.context.pick(&query).map_err(no_instance)?;
-        telemetry::metrics()
-            .affinity_decisions
-            .inc((FleetLabel::Context, pick.decision));
+        let pick = self.destination.pick(&query).map_err(no_instance)?;
         let failed = series.failed.map(|failed| failed.instance);
         if failed == Some(pick.load.instance().id) {
             sleep(series.attempts.pause()).await;
@@ -117,8 +116,8 @@ impl ContextLeg<'_> {
             .leg_duration
             .observe(FleetLabel::Context, started.elapsed());
         if outcome.is_ok() {
-            self.caches
-                .leg_finished(self.live, Role::Context, pick, true);
+            let router = self.destination.router();
+            self.caches.leg_finished(self.live, router, pick, true);
         }
         outcome
     }
@@ -139,7 +138,8 @@ impl ContextLeg<'_> {
         };
         let body = disagg::context_request(&self.request.view, &params)
             .map_err(|error| Attempt::Final(error.into()))?;
-        let headers = signing::affinity(self.live, self.request, Role::Context, request_id.into());
+        let role = (Role::Context, self.destination.profile);
+        let headers = signing::affinity(self.live, self.request, role, request_id.into());
         let call = Call {
             method: Method::POST,
             address: &instance.address,

@@ -1,10 +1,10 @@
 //! What a client is told when a leg fails, in words that fit both legs.
 
-use std::fmt::Display;
+use std::{fmt::Display, sync::Arc};
 
 use http::{HeaderMap, header};
 
-use super::live::Live;
+use super::{destination::Destination, live::Live};
 use crate::{
     fleet::Fleet,
     gateway::Refusal,
@@ -18,7 +18,10 @@ use crate::{
 pub fn refused(live: &Live, leg: &str, status: u16, body: &[u8]) -> Failure {
     let told = told_status(status);
     let said = disagg::error_message(body);
-    let said = said.map(|said| with_aliases(&[&live.context.fleet, &live.generation.fleet], &said));
+    let said = said.map(|said| {
+        let fleets: Vec<_> = live.destinations().map(Destination::fleet).collect();
+        with_aliases(&fleets, &said)
+    });
     if told == status {
         let unsaid = || format!("The {leg} worker answered with status {status}.");
         return Failure::from_worker(status, said.unwrap_or_else(unsaid));
@@ -50,7 +53,7 @@ pub fn with_retry_after(failure: Failure, headers: &HeaderMap) -> Failure {
 }
 
 /// `said` with the alias of every instance in place of its address.
-fn with_aliases(fleets: &[&Fleet], said: &str) -> String {
+fn with_aliases(fleets: &[Arc<Fleet>], said: &str) -> String {
     let is_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let alias = |address: &str| {
         let mut all = fleets.iter().flat_map(|fleet| fleet.instances());
@@ -129,8 +132,9 @@ mod tests {
 
     #[test]
     fn instances_are_told_by_their_aliases() {
-        let context = Fleet::build(Role::Context, &["ctx_0:8001"], None);
+        let context = Arc::new(Fleet::build(Role::Context, &["ctx_0:8001"], None));
         let generation = Fleet::build(Role::Generation, &["gen-1:8001", "gen-1:80"], None);
+        let fleets = [context, Arc::new(generation)];
         for (said, told) in [
             ("cannot reach gen-1:8001", "cannot reach generation-0"),
             ("GEN-1:80: is down", "generation-1: is down"),
@@ -142,7 +146,7 @@ mod tests {
             ("\u{e9}: gen-1:8001\u{e9}", "\u{e9}: generation-0\u{e9}"),
             ("a::80:", "a::80:"),
         ] {
-            assert_eq!(with_aliases(&[&context, &generation], said), told, "{said}");
+            assert_eq!(with_aliases(&fleets, said), told, "{said}");
         }
     }
 

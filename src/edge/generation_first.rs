@@ -147,7 +147,13 @@ impl<'u> GenerationFirst<'u, '_> {
         let live = self.context.live;
         Ok(Message {
             body: body.into(),
-            headers: signing::generation(live, request, request_id.into(), &transfer),
+            headers: signing::generation(
+                live,
+                request,
+                request.pool.answering().profile,
+                request_id.into(),
+                &transfer,
+            ),
         })
     }
 
@@ -191,7 +197,7 @@ impl<'u> GenerationFirst<'u, '_> {
                 Err(error) => error,
             };
             let unsent = matches!(error, CallError::Connect | CallError::Unresolved);
-            if !unsent || !leg.move_on(live) {
+            if !unsent || !leg.move_on() {
                 return Err(unanswered(error));
             }
         }

@@ -1,4 +1,5 @@
-//! The generation leg: what Pingora's proxy path sends, and where.
+//! The generation leg: what Pingora's proxy path sends, and where. In an aggregated fleet it is the
+//! whole request.
 
 use std::{
     sync::Arc,
@@ -11,8 +12,10 @@ use pingora::{Result, http::RequestHeader};
 
 use super::{
     context_leg::ContextDone,
+    destination::Destination,
     failure::{no_instance, unusable},
     live::Live,
+    pool::Pool,
     request::Request,
     retry::Attempts,
     signing::{self, Headers},
@@ -37,6 +40,7 @@ pub struct Message {
 
 /// One request's generation leg.
 pub struct GenerationLeg {
+    pool: Arc<Pool>,
     message: Message,
     path: &'static str,
     key: Option<String>,
@@ -70,11 +74,13 @@ impl GenerationLeg {
         if let Some(pick) = reserved {
             return Ok(Self::new(live, request, message, pick, lease));
         }
-        if request.tokens.is_none() && live.generation.kv_cache_aware().is_some() {
+        let destination = request.pool.answering();
+        if request.tokens.is_none() && destination.kv_cache_aware().is_some() {
             // The context worker tells what it made of the prompt.
             request.tokens = context.parse()?.token_ids().map(Arc::from);
         }
-        let exclude = live.generation.fleet.at(&context.address);
+        let fleet = destination.fleet();
+        let exclude = fleet.at(&context.address);
         let exclude = exclude.map(|instance| Exclusion::rebinding(instance.id));
         Self::reserve(live, request, message, exclude, lease)
     }
@@ -100,6 +106,25 @@ impl GenerationLeg {
         Ok(Self::new(live, request, message, pick, lease))
     }
 
+    /// Builds the request for an aggregated fleet and reserves an instance of it. It carries the
+    /// session, so that the worker may keep it on a rank, and nothing of disaggregation.
+    ///
+    /// # Errors
+    /// 503 without an instance.
+    pub fn aggregated(
+        live: &Live,
+        request: &Request<'_>,
+        mut lease: Lease,
+    ) -> Result<Self, Failure> {
+        let params = request.conversation_params.as_deref();
+        let message = Message {
+            body: disagg::aggregated_request(&request.view, params).into(),
+            headers: Vec::new(),
+        };
+        lease.settle(message.body.len());
+        Self::reserve(live, request, message, None, lease)
+    }
+
     /// Reserves an instance for a message that is ready.
     ///
     /// # Errors
@@ -118,9 +143,10 @@ impl GenerationLeg {
     fn new(live: &Live, request: &Request<'_>, message: Message, pick: Pick, lease: Lease) -> Self {
         Self {
             pick,
+            pool: request.pool.clone(),
             message,
             path: request.endpoint.path(),
-            key: request.keys(live).generation.map(str::to_owned),
+            key: request.answering_key(live).map(str::to_owned),
             tokens: request.tokens.clone(),
             attempts: Attempts::new(live.edge.max_retries),
             replaced_connection: false,
@@ -150,6 +176,16 @@ impl GenerationLeg {
     /// Says something else from now on, at the same place.
     pub fn say(&mut self, message: Message) {
         self.message = message;
+    }
+
+    /// The fleet it goes to, and the router that chose there.
+    pub fn destination(&self) -> &Destination {
+        self.pool.answering()
+    }
+
+    /// What the leg is called in metrics.
+    pub fn label(&self) -> FleetLabel {
+        self.destination().label()
     }
 
     pub fn instance(&self) -> &Arc<Instance> {
@@ -197,7 +233,7 @@ impl GenerationLeg {
 
     /// After a connection that could not be made: takes another instance where there is one. Nothing
     /// was sent, so this is always safe. `false` when no attempt is left.
-    pub fn move_on(&mut self, live: &Live) -> bool {
+    pub fn move_on(&mut self) -> bool {
         if !self.attempts.again() {
             return false;
         }
@@ -207,10 +243,10 @@ impl GenerationLeg {
             exclude: Some(Exclusion::rebinding(self.instance().id)),
             tokens: self.tokens.as_deref(),
         };
-        let Ok(pick) = choose(live, &query) else {
+        let Ok(pick) = self.destination().pick(&query) else {
             return false;
         };
-        telemetry::metrics().leg_retries.inc(FleetLabel::Generation);
+        telemetry::metrics().leg_retries.inc(self.label());
         self.pick = pick;
         true
     }
@@ -239,7 +275,13 @@ impl Message {
         let transfer = answer.kv_transfer().map_err(unusable)?;
         Ok(Self {
             body: body.into(),
-            headers: signing::generation(live, request, request_id, &transfer),
+            headers: signing::generation(
+                live,
+                request,
+                request.pool.answering().profile,
+                request_id,
+                &transfer,
+            ),
         })
     }
 }
@@ -254,18 +296,11 @@ pub fn pick(
     exclude: Option<Exclusion>,
 ) -> Result<Pick, Failure> {
     let query = Query {
-        key: request.keys(live).generation,
+        key: request.answering_key(live),
         prompt: &request.prompt,
         exclude,
         tokens: request.tokens.as_deref(),
     };
-    choose(live, &query)
-}
-
-fn choose(live: &Live, query: &Query<'_>) -> Result<Pick, Failure> {
-    let pick = live.generation.pick(query).map_err(no_instance)?;
-    telemetry::metrics()
-        .affinity_decisions
-        .inc((FleetLabel::Generation, pick.decision));
-    Ok(pick)
+    let destination = request.pool.answering();
+    destination.pick(&query).map_err(no_instance)
 }

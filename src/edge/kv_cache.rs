@@ -24,7 +24,6 @@ use crate::{
     fleet::{Instance, InstanceId},
     http::upstream::{Call, CallError, Upstreams},
     routing::{Event, Pick, Router},
-    wire::Role,
 };
 
 /// How long events are waited for.
@@ -58,8 +57,13 @@ impl KvCaches {
 
     /// A leg that a worker answered is over, well or not: its router learns of it, and of what it
     /// did to the worker's cache. To be called before the pick is dropped.
-    pub fn leg_finished(self: &Arc<Self>, live: &Arc<Live>, role: Role, pick: &Pick, well: bool) {
-        let router = live.destination(role).router();
+    pub fn leg_finished(
+        self: &Arc<Self>,
+        live: &Arc<Live>,
+        router: &Arc<Router>,
+        pick: &Pick,
+        well: bool,
+    ) {
         let Some(by_cache) = router.kv_cache_aware() else {
             return;
         };

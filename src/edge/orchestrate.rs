@@ -15,6 +15,7 @@ use super::{
     generation_leg::GenerationLeg,
     live::Live,
     plan::Plan,
+    pool::{Fleets, Pair},
     request::{self, Request},
 };
 use crate::{
@@ -76,25 +77,36 @@ impl Edge {
         let watch = body.watch;
         plan.rest = body.rest;
         let bytes = request::prune(&live, &body.bytes)?;
+        let (pool, bytes) = request::find_pool(&live, &bytes)?;
+        let head = session.req_header();
         let mut request =
-            request::resolve(session.req_header(), &live, endpoint, &admission, &bytes)?;
-        if live.kv_cache_aware().is_some() {
+            request::resolve(head, &live, endpoint, &admission, (pool.clone(), &bytes))?;
+        if pool.kv_cache_aware().is_some() {
             request.tokens = tokio::select! {
                 biased;
                 tokens = self.tokens(&live, &request) => tokens,
                 () = watch.left(session) => return Err(Failure::client_left()),
             };
         }
+        let pair = match &pool.fleets {
+            Fleets::Disaggregated(pair) => pair,
+            Fleets::Aggregated(_) => {
+                plan.fleet = FleetLabel::Aggregated;
+                let leg = GenerationLeg::aggregated(&live, &request, body.lease)?;
+                plan.generation = Some(leg);
+                return Ok(Next::Generate);
+            }
+        };
         plan.fleet = FleetLabel::Context;
         if live.edge.schedule_style == ScheduleStyle::GenerationFirst {
             let legs = GenerationFirst {
                 upstreams: &self.upstreams,
-                context: self.context_leg(&live, &request),
+                context: self.context_leg(&live, pair, &request),
                 infos: &self.server_infos,
             };
             return generation_first(session, plan, legs, body.lease, watch).await;
         }
-        self.context_first(session, plan, request, body.lease, watch)
+        self.context_first(session, plan, (request, pair), body.lease, watch)
             .await
     }
 
@@ -104,10 +116,16 @@ impl Edge {
         self.tokens.of(live, request).await
     }
 
-    fn context_leg<'a>(&'a self, live: &'a Arc<Live>, request: &'a Request<'a>) -> ContextLeg<'a> {
+    fn context_leg<'a>(
+        &'a self,
+        live: &'a Arc<Live>,
+        pair: &'a Pair,
+        request: &'a Request<'a>,
+    ) -> ContextLeg<'a> {
         ContextLeg {
             upstreams: &self.upstreams,
             live,
+            destination: &pair.context,
             request,
             caches: &self.caches,
             exclude: None,
@@ -119,12 +137,12 @@ impl Edge {
         &self,
         session: &mut Session,
         plan: &mut Plan,
-        mut request: Request<'_>,
+        (mut request, pair): (Request<'_>, &Pair),
         lease: Lease,
         watch: ClientWatch,
     ) -> Result<Next<'_>, Failure> {
         let live = plan.live.clone();
-        let mut leg = self.context_leg(&live, &request);
+        let mut leg = self.context_leg(&live, pair, &request);
         let mut kept = None;
         match Reserved::make(&live, &request, plan)? {
             Reserved::Nothing => {}

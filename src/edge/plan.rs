@@ -25,10 +25,7 @@ use crate::{
         self,
         labels::{FleetLabel, Outcome, Route},
     },
-    wire::{
-        Role,
-        headers::{KINDRED_CONTEXT, KINDRED_GENERATION, KINDRED_RANK},
-    },
+    wire::headers::{KINDRED_CONTEXT, KINDRED_GENERATION, KINDRED_RANK},
 };
 
 /// One request, from its head to its last byte.
@@ -96,7 +93,7 @@ impl Plan {
         if let Some(leg) = &self.generation {
             telemetry::metrics()
                 .leg_first_byte
-                .observe(FleetLabel::Generation, leg.elapsed());
+                .observe(leg.label(), leg.elapsed());
         }
     }
 
@@ -105,7 +102,8 @@ impl Plan {
     /// # Errors
     /// When it is no head to relay; [`Plan::failure`] says why.
     pub fn relay_head(&mut self, head: &mut ResponseHeader) -> Result<()> {
-        self.fleet = FleetLabel::Generation;
+        let leg = self.generation.as_ref();
+        self.fleet = leg.map_or(self.fleet, GenerationLeg::label);
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             let reason = "the generation worker changes the protocol unasked";
             return Error::e_explain(ErrorType::InvalidHTTPHeader, reason)
@@ -197,13 +195,12 @@ impl Plan {
             .request_duration
             .observe(self.route, self.started.elapsed());
         if let Some(leg) = &self.generation {
-            metrics
-                .leg_duration
-                .observe(FleetLabel::Generation, leg.elapsed());
+            metrics.leg_duration.observe(leg.label(), leg.elapsed());
             if self.relay.is_some() {
                 let well = outcome == Outcome::Ok;
-                let caches = &self.caches;
-                caches.leg_finished(&self.live, Role::Generation, leg.pick(), well);
+                let router = leg.destination().router();
+                self.caches
+                    .leg_finished(&self.live, router, leg.pick(), well);
             }
         }
         tracing::debug!(

@@ -7,7 +7,10 @@ use bytes::Bytes;
 use http::{Method, header};
 use pingora::{http::RequestHeader, proxy::Session};
 
-use super::live::Live;
+use super::{
+    live::Live,
+    pool::{Fleets, Pool},
+};
 use crate::{
     affinity::{self, Keys},
     gateway::Admission,
@@ -29,8 +32,10 @@ const SYNTHESISED: &str = "subagent:";
 /// A request as the legs need it.
 pub struct Request<'a> {
     pub endpoint: Endpoint,
+    /// The fleets that serve its model.
+    pub pool: Arc<Pool>,
     pub view: BodyView<'a>,
-    /// Exactly as in the body: it is signed.
+    /// Exactly as in the body that is forwarded: it is signed.
     pub model: Cow<'a, str>,
     /// What the workers are told; `None` for a request outside any session.
     pub conversation_id: Option<String>,
@@ -47,6 +52,16 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
+    /// What routing is sticky on in the fleet that answers. An aggregated instance computes the prompt
+    /// as well, so a family stays together there in either scope.
+    pub fn answering_key(&self, live: &Live) -> Option<&str> {
+        let keys = self.keys(live);
+        match self.pool.fleets {
+            Fleets::Disaggregated(_) => keys.generation,
+            Fleets::Aggregated(_) => keys.context,
+        }
+    }
+
     /// What routing is sticky on, fleet by fleet.
     pub fn keys(&self, live: &Live) -> Keys<'_> {
         affinity::keys(
@@ -121,6 +136,27 @@ pub fn prune(live: &Live, body: &Bytes) -> Result<Bytes, Failure> {
         .map_or_else(|| body.clone(), Bytes::from))
 }
 
+/// Which fleets serve the model that a body names, and the body as their workers are to get it: with
+/// the model's own name in place of an alias.
+///
+/// # Errors
+/// 400 for a body without a model, 404 for one that is not served here.
+pub fn find_pool(live: &Live, body: &Bytes) -> Result<(Arc<Pool>, Bytes), Failure> {
+    const FIELD: &str = "model";
+    let view = BodyView::parse(body)?;
+    let asked = view.model()?;
+    let pool = live.pools.of_model(&asked);
+    let pool = pool.ok_or_else(|| Failure::no_model(&asked))?;
+    let body = match pool.model.as_deref() {
+        Some(model) if model != asked => {
+            let model = serde_json::Value::from(model).to_string();
+            view.splice(&[(FIELD, Some(&model))]).into()
+        }
+        _ => body.clone(),
+    };
+    Ok((pool.clone(), body))
+}
+
 /// Step 3: session, parent, model, stream.
 ///
 /// # Errors
@@ -130,7 +166,7 @@ pub fn resolve<'a>(
     live: &Live,
     endpoint: Endpoint,
     admission: &Admission,
-    body: &'a [u8],
+    (pool, body): (Arc<Pool>, &'a [u8]),
 ) -> Result<Request<'a>, Failure> {
     let view = BodyView::parse(body)?;
     let own = conversation::resolve(&head.headers, &view)?;
@@ -151,6 +187,7 @@ pub fn resolve<'a>(
     refuse_messages(&view, endpoint)?;
     Ok(Request {
         endpoint,
+        pool,
         model: view.model()?,
         conversation_params: conversation::forwarded_params(&view, conversation_id.as_deref()),
         conversation_id,

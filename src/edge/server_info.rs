@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use super::{
     context_leg::Attempt,
+    destination::Destination,
     failure::{no_server_info, unusable_server_info},
     live::Live,
     retry,
@@ -84,10 +85,11 @@ impl ServerInfos {
     }
 
     fn remember(&self, live: &Live, id: InstanceId, endpoint: Arc<ContextEndpoint>) {
-        let fleet = &live.context.fleet;
+        let fleets: Vec<_> = live.destinations().map(Destination::fleet).collect();
+        let most = fleets.iter().map(|fleet| 2 * fleet.instances().len());
         let mut known = self.known.lock();
-        if known.len() >= 2 * fleet.instances().len() {
-            known.retain(|id, _| fleet.get(*id).is_some());
+        if known.len() >= most.sum() {
+            known.retain(|id, _| fleets.iter().any(|fleet| fleet.get(*id).is_some()));
         }
         let read = Instant::now();
         known.insert(id, Known { endpoint, read });

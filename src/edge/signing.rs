@@ -7,7 +7,7 @@ use crate::{
         Role,
         coerce::Integer,
         headers::{self, AFFINITY_AUTH, AFFINITY_ID, DISAGG_AUTH},
-        signature::{AffinityClaim, KvTransfer},
+        signature::{AffinityClaim, KvTransfer, SigningProfile},
     },
 };
 
@@ -20,7 +20,7 @@ pub type Headers = Vec<(&'static str, Vec<u8>)>;
 pub fn affinity(
     live: &Live,
     request: &Request<'_>,
-    role: Role,
+    (role, profile): (Role, SigningProfile),
     disagg_request_id: Integer,
 ) -> Headers {
     let (Some(parent), Some(keys)) = (&request.parent, &live.keys) else {
@@ -37,7 +37,7 @@ pub fn affinity(
         request_type: role.request_type(),
         disagg_request_id: Some(disagg_request_id),
     };
-    let Some(payload) = claim.payload(live.profile(role)) else {
+    let Some(payload) = claim.payload(profile) else {
         return Vec::new();
     };
     let signature = keys.sign_payload(&payload).into_bytes();
@@ -48,12 +48,18 @@ pub fn affinity(
 pub fn generation(
     live: &Live,
     request: &Request<'_>,
+    profile: SigningProfile,
     disagg_request_id: Integer,
     transfer: &KvTransfer<'_>,
 ) -> Headers {
     let mut headers = Vec::new();
     if live.edge.affinity.scope == AffinityScope::Both {
-        headers = affinity(live, request, Role::Generation, disagg_request_id);
+        headers = affinity(
+            live,
+            request,
+            (Role::Generation, profile),
+            disagg_request_id,
+        );
     }
     headers.extend(kv_transfer(live, transfer));
     headers

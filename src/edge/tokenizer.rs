@@ -1,6 +1,6 @@
 //! The tokenizer that a configuration names, with its chat template.
 //!
-//! Decides what a folder must hold and that both fleets name the same one. It is read before a
+//! Decides what a folder must hold and that both fleets of a model name the same one. It is read before a
 //! configuration is used, so that a folder that cannot be used refuses the whole configuration.
 
 mod folder;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub use folder::Tokenizer;
 
 use crate::{
-    config::{Config, FleetConfig, RouterConfig},
+    config::{Config, EdgeConfig, FleetConfig, FleetsConfig, ModelConfig, RouterConfig},
     wire::Role,
 };
 
@@ -45,39 +45,51 @@ pub struct TokenizerError {
     what: String,
 }
 
-/// Reads the tokenizer that `config` names, if it names one; `previous` is kept where its files are
-/// what they were. Both fleets serve one model, so there is one tokenizer.
+/// Reads the tokenizers that `config` names, one for each of its pools in their order. One of
+/// `previous` is kept where its files are what they were.
 ///
 /// # Errors
-/// A folder that cannot be used, or two different ones.
+/// A folder that cannot be used, or two different ones for one model.
 pub fn read(
     config: &Config,
-    previous: Option<&Arc<Tokenizer>>,
-) -> Result<Option<Arc<Tokenizer>>, TokenizerError> {
-    let Some(edge) = &config.edge else {
-        return Ok(None);
-    };
-    let named =
-        [&edge.context, &edge.generation].map(|fleet| Some((folder_of(fleet)?, fleet.role)));
-    let mut named = named.into_iter().flatten();
+    previous: &[Arc<Tokenizer>],
+) -> Result<Vec<Option<Arc<Tokenizer>>>, TokenizerError> {
+    let pools = config.edge.iter().flat_map(EdgeConfig::pools);
+    pools
+        .map(|(model, fleets)| {
+            read_one(fleets, previous).map_err(|(role, what)| TokenizerError {
+                file: config.origin.display().to_string(),
+                key: key(model, role),
+                what,
+            })
+        })
+        .collect()
+}
+
+fn key(model: Option<&ModelConfig>, role: Role) -> String {
+    let section = model.map_or_else(String::new, |model| format!("models.{}.", model.name));
+    format!("{section}{}_servers.router.tokenizer_dir", role.label())
+}
+
+/// The tokenizer of one model. All its fleets serve the same model, so there is one.
+fn read_one(
+    fleets: &FleetsConfig,
+    previous: &[Arc<Tokenizer>],
+) -> Result<Option<Arc<Tokenizer>>, (Role, String)> {
+    let all = fleets.all().into_iter();
+    let mut named = all.filter_map(|fleet| Some((folder_of(fleet)?, fleet.role)));
     let Some((folder, role)) = named.next() else {
         return Ok(None);
-    };
-    let wrong = |role: Role, what| TokenizerError {
-        file: config.origin.display().to_string(),
-        key: format!("{}_servers.router.tokenizer_dir", role.label()),
-        what,
     };
     if let Some((other, role)) = named.next()
         && other != folder
     {
         let what = "is another folder than that of context_servers; both legs serve one model, so \
                     name the same folder";
-        return Err(wrong(role, what.to_owned()));
+        return Err((role, what.to_owned()));
     }
     let read = Tokenizer::read(folder, previous);
-    read.map(Some)
-        .map_err(|error| wrong(role, error.to_string()))
+    read.map(Some).map_err(|error| (role, error.to_string()))
 }
 
 fn folder_of(fleet: &FleetConfig) -> Option<&std::path::Path> {

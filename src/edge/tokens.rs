@@ -48,12 +48,12 @@ impl Tokens {
 
     /// The ids of the request's prompt, where a router has a use for them. Cancel-safe.
     pub async fn of(&self, live: &Live, request: &Request<'_>) -> Option<Arc<[u32]>> {
-        live.kv_cache_aware()?;
+        let destination = request.pool.kv_cache_aware()?;
         if let Some(ids) = request.prompt.own_token_ids() {
             return Some(ids.into());
         }
         let written = Written::of(&request.view, request.endpoint)?;
-        let ids = match (&live.tokenizer, written) {
+        let ids = match (&request.pool.tokenizer, written) {
             (Some(tokenizer), written) => self.make(tokenizer.clone(), written).await?,
             (
                 None,
@@ -61,7 +61,11 @@ impl Tokens {
                     prompt,
                     special_tokens: true,
                 },
-            ) => self.workers.ask(live, &prompt).await?,
+            ) => {
+                self.workers
+                    .ask(live, &destination.fleet(), &prompt)
+                    .await?
+            }
             (None, _) => return None,
         };
         Some(ids.into())

@@ -14,8 +14,6 @@ use std::{
     },
 };
 
-use crate::wire::Role;
-
 /// An instance's id: unique in the process and never given again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceId(NonZeroU32);
@@ -31,7 +29,7 @@ impl InstanceId {
 /// One worker endpoint. `Display` is its alias, which may be shown to clients.
 pub struct Instance {
     pub id: InstanceId,
-    /// `context-0`, `generation-3`: the name that metrics and debug headers use.
+    /// `context-0`, `generation-3`, or `MODEL/context-0` of a named model: the name that metrics and debug headers use.
     pub alias: Arc<str>,
     /// `host:port`; never shown to clients.
     pub address: Arc<str>,
@@ -49,10 +47,10 @@ struct Counts {
 }
 
 impl Instance {
-    pub(super) fn new(role: Role, number: u32, address: &str) -> Self {
+    pub(super) fn new(group: &str, number: u32, address: &str) -> Self {
         Self {
             id: InstanceId::next(),
-            alias: format!("{}-{number}", role.label()).into(),
+            alias: format!("{group}-{number}").into(),
             address: address.into(),
             number,
             counts: Counts::default(),

@@ -5,8 +5,8 @@ use sha2::{Digest, Sha256};
 use super::*;
 use crate::{
     config::{
-        AffinityConfig, AffinityScope, ClientConfig, EdgeConfig, FleetConfig, Limits, RouterConfig,
-        TelemetryConfig, Timeouts,
+        AffinityConfig, AffinityScope, ClientConfig, EdgeConfig, FleetConfig, FleetsConfig, Limits,
+        RouterConfig, TelemetryConfig, Timeouts,
     },
     wire::{Role, signature::SigningProfile},
 };
@@ -28,8 +28,8 @@ fn config(parent_header: Option<&str>, gateway: Option<GatewayConfig>) -> Config
         edge: Some(EdgeConfig {
             hostname: "localhost".to_owned(),
             port: 8000,
-            context: fleet(Role::Context),
-            generation: fleet(Role::Generation),
+            fleets: Some(FleetsConfig::Aggregated(fleet(Role::Aggregated))),
+            models: Vec::new(),
             affinity: AffinityConfig {
                 parent_header: parent_header.map(str::to_owned),
                 scope: AffinityScope::Context,

@@ -82,6 +82,19 @@ impl Failure {
         .header("allow", allow)
     }
 
+    /// 404 for a model that no fleet serves.
+    pub fn no_model(model: &str) -> Self {
+        let shown: String = model.chars().take(128).collect();
+        Self::new(
+            404,
+            "invalid_request_error",
+            "model_not_found",
+            Outcome::ClientError,
+            format!("The model {shown:?} is not served here; GET /v1/models lists those that are."),
+        )
+        .param(Some("model".to_owned()))
+    }
+
     /// 408: the client did not send its body in time.
     pub fn body_too_slow(seconds: f64) -> Self {
         Self::new(

@@ -133,6 +133,13 @@ pub fn whole_request(
     Ok(view.splice(&changes))
 }
 
+/// The body for an instance of an aggregated fleet: the client's own, with the session.
+pub fn aggregated_request(view: &BodyView, conversation_params: Option<&str>) -> Vec<u8> {
+    let changes = conversation_params.map(|params| (super::conversation::PARAMS, Some(params)));
+    let changes: Vec<_> = changes.into_iter().collect();
+    view.splice(&changes)
+}
+
 /// What a generation request says beside the client's own fields and the context answer's.
 #[derive(Debug, Clone)]
 pub struct GenerationParams<'a> {

@@ -102,7 +102,7 @@ fn the_printed_form_loads_again_but_for_its_secrets() {
         assert_eq!(again.to_yaml_masked(), printed);
         assert_eq!(again.limits, config.limits);
         assert_eq!(again.timeouts, config.timeouts);
-        let fleets = |config: Config| config.edge.map(|edge| (edge.context, edge.generation));
+        let fleets = |config: Config| config.edge.and_then(|edge| edge.fleets);
         assert_eq!(fleets(again), fleets(config));
     }
 }

@@ -2,7 +2,7 @@
 
 use secrecy::ExposeSecret;
 
-use super::{KEY, bad, edge, good, warned};
+use super::{KEY, bad, edge, good, pair, warned};
 use crate::{
     config::{Config, ConfigError, check, secret::MASK},
     wire::signature::SigningProfile,
@@ -123,8 +123,8 @@ fn a_profile_belongs_to_a_fleet_or_a_filter() {
     let profiles = |text: &str| {
         let edge = good(text).edge.expect("an edge");
         [
-            edge.context.signing_profile,
-            edge.generation.signing_profile,
+            pair(&edge).context.signing_profile,
+            pair(&edge).generation.signing_profile,
         ]
     };
     assert_eq!(profiles(&edge("")), [SigningProfile::Trtllm; 2]);

@@ -1,6 +1,6 @@
 //! Upstream's keys: a file that upstream serves means the same here.
 
-use super::{KEY, bad, edge, good, key_of, shipped, warned};
+use super::{KEY, bad, edge, good, key_of, pair, shipped, warned};
 use crate::{
     config::{
         AffinityScope, ConversationConfig, KvCacheAwareConfig, LoadBalancingConfig, RouterConfig,
@@ -13,9 +13,12 @@ fn the_shipped_upstream_file_is_served_as_it_is() {
     let (_, config) = shipped("trtllm-disagg.yaml");
     let edge = config.edge.expect("an edge");
     assert_eq!((edge.hostname.as_str(), edge.port), ("localhost", 8000));
-    assert_eq!(edge.context.role, Role::Context);
-    assert_eq!(edge.context.urls, ["localhost:8001", "localhost:8002"]);
-    let RouterConfig::Conversation(router) = edge.context.router else {
+    assert_eq!(pair(&edge).context.role, Role::Context);
+    assert_eq!(
+        pair(&edge).context.urls,
+        ["localhost:8001", "localhost:8002"]
+    );
+    let RouterConfig::Conversation(router) = pair(&edge).context.router.clone() else {
         panic!("not the conversation router");
     };
     assert_eq!(router.tokens_per_block, 64, "from kv_cache_config");
@@ -41,7 +44,7 @@ fn defaults_are_upstreams() {
     let edge = config.edge.expect("an edge");
     assert_eq!((edge.hostname.as_str(), edge.port), ("localhost", 8000));
     assert_eq!(edge.max_retries, 1);
-    assert_eq!(edge.context.router, RouterConfig::RoundRobin);
+    assert_eq!(pair(&edge).context.router, RouterConfig::RoundRobin);
     assert!(edge.internal_request_auth_keys.is_empty());
     assert!(edge.affinity.parent_header.is_none());
     assert_eq!(edge.affinity.scope, AffinityScope::Context);
@@ -138,7 +141,10 @@ fn routers_and_their_arguments() {
             "context_servers: {{urls: [\"c:1\"], router: {text}}}\n\
              generation_servers: {{urls: [\"g:1\"]}}\n"
         );
-        good(&text).edge.expect("an edge").context.router
+        pair(&good(&text).edge.expect("an edge"))
+            .context
+            .router
+            .clone()
     };
     assert_eq!(router("{}"), RouterConfig::RoundRobin);
     assert_eq!(router("null"), RouterConfig::RoundRobin);
@@ -169,7 +175,10 @@ fn the_router_by_cache_has_upstreams_arguments() {
     let router = |arguments: &str, more: &str| {
         let config = good(&by_cache(arguments, more));
         assert_eq!(config.warnings, Vec::<String>::new());
-        let RouterConfig::KvCacheAware(router) = config.edge.expect("an edge").generation.router
+        let RouterConfig::KvCacheAware(router) = pair(&config.edge.expect("an edge"))
+            .generation
+            .router
+            .clone()
         else {
             panic!("not the router by cache");
         };
@@ -289,7 +298,10 @@ fn wrong_routers_say_what_to_use() {
 fn engine_options_are_inherited_and_must_agree() {
     let text = edge("kv_cache_config: {tokens_per_block: 16}")
         .replace("[\"c:1\"]", "[\"c:1\"], router: {type: conversation}");
-    let RouterConfig::Conversation(router) = good(&text).edge.expect("an edge").context.router
+    let RouterConfig::Conversation(router) = pair(&good(&text).edge.expect("an edge"))
+        .context
+        .router
+        .clone()
     else {
         panic!("not the conversation router");
     };

@@ -5,20 +5,23 @@
 //! for it is refused here before that.
 
 use crate::config::{
-    ConditionalDisaggConfig, FleetConfig, RouterConfig,
+    ConditionalDisaggConfig, EdgeConfig, PairConfig, RouterConfig,
     raw::{self, Field, Section},
     report::Report,
 };
 
-/// Reads the section; `generation` is the fleet that would serve such prompts.
+/// Reads the section; `config` has the fleets that would serve such prompts.
 pub(super) fn read(
     field: Option<Field>,
-    generation: &FleetConfig,
+    config: &EdgeConfig,
     report: &mut Report,
 ) -> Option<ConditionalDisaggConfig> {
     let field = field.filter(|field| !field.is_null())?;
     let raw = raw::ConditionalDisagg::closed(field, report);
-    if !matches!(generation.router, RouterConfig::KvCacheAware(_)) {
+    let mut pairs = config.pools().filter_map(|(_, fleets)| fleets.pair());
+    let by_cache =
+        |pair: &PairConfig| matches!(pair.generation.router, RouterConfig::KvCacheAware(_));
+    if !pairs.any(by_cache) {
         report.error(
             &raw.at,
             "needs generation_servers.router.type kv_cache_aware, the only router that knows how \

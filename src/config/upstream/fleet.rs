@@ -1,8 +1,10 @@
-//! `context_servers` and `generation_servers`: urls, routers, and what they inherit.
+//! `context_servers`, `generation_servers` and `aggregated_servers`: urls, routers, and what they
+//! inherit.
 //!
 //! Follows upstream's loader (specification sections 1.2 and 1.3): every key that is not known is
 //! an engine option, copied from the top of the file into both sections, and must not contradict.
 
+mod models;
 mod router;
 
 use crate::config::words::shown;
@@ -10,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::{
     config::{
-        FleetConfig, RouterConfig, address, own,
+        FleetConfig, FleetsConfig, ModelConfig, PairConfig, RouterConfig, address, own,
         raw::{self, Field, Section, node::Value},
         report::{Place, Report},
     },
@@ -29,78 +31,129 @@ const OWN: [&str; 6] = [
 
 type Options = [(String, Field)];
 
-/// Both fleets; `needed` says that each must have an instance.
-pub(super) fn both(
-    file: raw::File,
+/// The fleets of unnamed models, and those of `models`; `needed` says that each fleet must have an
+/// instance.
+pub(super) fn all(
+    mut file: raw::File,
     needed: bool,
     report: &mut Report,
-) -> (FleetConfig, FleetConfig) {
+) -> (Option<FleetsConfig>, Vec<ModelConfig>) {
     for (name, field) in &file.rest {
         misspelt_section(name, field, report);
         misplaced(name, field, report);
     }
-    let mut read = |field: Option<Field>, name: &str, role| {
-        let at = file.at.missing(name);
-        let raw = match field.filter(|field| !field.is_null()) {
+    let models = file.models.take().filter(|field| !field.is_null());
+    let named = models.is_some();
+    let servers = [
+        file.context_servers.take(),
+        file.generation_servers.take(),
+        file.aggregated_servers.take(),
+    ];
+    let mut reader = Reader {
+        inherited: &file.rest,
+        needed,
+        report,
+    };
+    let given = servers.iter().any(Option::is_some);
+    let fleets = (given || !named).then(|| reader.fleets(servers, &file.at));
+    let models = models.map_or_else(Vec::new, |field| models::read(field, &mut reader));
+    let every = fleets
+        .iter()
+        .chain(models.iter().map(|model| &model.fleets));
+    let any_by_cache = every.flat_map(FleetsConfig::all).any(by_cache);
+    engine_options(&file.rest, raw::File::KEYS, any_by_cache, report);
+    (fleets, models)
+}
+
+/// Reads the fleets of one model after the other.
+struct Reader<'a> {
+    /// Engine options of the file's top.
+    inherited: &'a Options,
+    needed: bool,
+    report: &'a mut Report,
+}
+
+impl Reader<'_> {
+    /// The fleets of the section at `at`, from its `context_servers`, `generation_servers` and
+    /// `aggregated_servers`.
+    fn fleets(&mut self, servers: [Option<Field>; 3], at: &Place) -> FleetsConfig {
+        let given = |field: Option<Field>| field.filter(|field| !field.is_null());
+        let [context, generation, aggregated] = servers.map(given);
+        let pair = context.is_some() || generation.is_some();
+        if let Some(aggregated) = aggregated {
+            if pair {
+                self.report.error(
+                    &aggregated.at,
+                    "stands beside context_servers or generation_servers, and a model is served \
+                     either way, not both; give one of them a name under models",
+                );
+            }
+            let (fleet, _) =
+                self.fleet(Some(aggregated), at, "aggregated_servers", Role::Aggregated);
+            return FleetsConfig::Aggregated(fleet);
+        }
+        let context = self.fleet(context, at, "context_servers", Role::Context);
+        let generation = self.fleet(generation, at, "generation_servers", Role::Generation);
+        mixed(&context.0, &generation.0, at, self.needed, self.report);
+        if !same_options(&context.1, &generation.1) && shares(&context.0, &generation.0) {
+            self.report.warn(
+                at,
+                "names one url in both sections with different engine options; a server that does both \
+                 has one set of options, so make them equal",
+            );
+        }
+        FleetsConfig::Disaggregated(Box::new(PairConfig {
+            context: context.0,
+            generation: generation.0,
+        }))
+    }
+
+    fn fleet(
+        &mut self,
+        field: Option<Field>,
+        at: &Place,
+        name: &str,
+        role: Role,
+    ) -> (FleetConfig, Vec<(String, Field)>) {
+        let report = &mut *self.report;
+        let mut raw = match field {
             Some(field) => raw::Servers::open(field, report),
             None => raw::Servers {
-                at,
+                at: at.missing(name),
                 ..raw::Servers::default()
             },
         };
-        fleet(raw, role, &file.rest, needed, report)
-    };
-    let context = read(file.context_servers, "context_servers", Role::Context);
-    let generation = read(
-        file.generation_servers,
-        "generation_servers",
-        Role::Generation,
-    );
-    let kv_cache_aware = by_cache(&context.0.router) || by_cache(&generation.0.router);
-    engine_options(&file.rest, raw::File::KEYS, kv_cache_aware, report);
-    mixed(&context.0, &generation.0, needed, report);
-    if !same_options(&context.1, &generation.1) && shares(&context.0, &generation.0) {
-        report.warn(
-            &Place::file(),
-            "names one url in both sections with different engine options; a server that does both \
-             has one set of options, so make them equal",
-        );
+        contradictions(self.inherited, &raw.rest, &raw.at, report);
+        let urls = urls(&mut raw, role, self.needed, report);
+        let engine = router::Engine::of(&raw.rest).or(router::Engine::of(self.inherited));
+        let router = match raw.router.take() {
+            Some(field) => router::read(field, engine, report),
+            None => RouterConfig::RoundRobin,
+        };
+        if let Some(profile) = raw
+            .signing_profile
+            .as_ref()
+            .filter(|_| role == Role::Aggregated)
+        {
+            report.error(
+                &profile.at,
+                "is for context_servers and generation_servers; an aggregated server is sent nothing \
+                 that is signed, so remove it",
+            );
+        }
+        let config = FleetConfig {
+            role,
+            urls,
+            router,
+            signing_profile: own::signing_profile(raw.signing_profile.take(), report),
+        };
+        engine_options(&raw.rest, raw::Servers::KEYS, by_cache(&config), report);
+        (config, raw.rest)
     }
-    (context.0, generation.0)
 }
 
-fn fleet(
-    mut raw: raw::Servers,
-    role: Role,
-    inherited: &Options,
-    needed: bool,
-    report: &mut Report,
-) -> (FleetConfig, Vec<(String, Field)>) {
-    contradictions(inherited, &raw.rest, &raw.at, report);
-    let urls = urls(
-        raw.urls.take(),
-        raw.num_instances.take(),
-        &raw.at,
-        needed,
-        report,
-    );
-    let engine = router::Engine::of(&raw.rest).or(router::Engine::of(inherited));
-    let router = match raw.router.take() {
-        Some(field) => router::read(field, engine, report),
-        None => RouterConfig::RoundRobin,
-    };
-    engine_options(&raw.rest, raw::Servers::KEYS, by_cache(&router), report);
-    let config = FleetConfig {
-        role,
-        urls,
-        router,
-        signing_profile: own::signing_profile(raw.signing_profile.take(), report),
-    };
-    (config, raw.rest)
-}
-
-fn by_cache(router: &RouterConfig) -> bool {
-    matches!(router, RouterConfig::KvCacheAware(_))
+fn by_cache(fleet: &FleetConfig) -> bool {
+    matches!(fleet.router, RouterConfig::KvCacheAware(_))
 }
 
 /// Lists options that the workers know and that change nothing here; `batches` says that a router
@@ -177,23 +230,24 @@ fn shares(a: &FleetConfig, b: &FleetConfig) -> bool {
 }
 
 /// A request's two legs go to different servers where there are two.
-fn mixed(context: &FleetConfig, generation: &FleetConfig, needed: bool, report: &mut Report) {
+fn mixed(
+    context: &FleetConfig,
+    generation: &FleetConfig,
+    at: &Place,
+    needed: bool,
+    report: &mut Report,
+) {
     if needed && context.urls.len() == 1 && context.urls == generation.urls {
         report.warn(
-            &Place::file(),
+            at,
             "names one and the same server for both roles: it serves both legs of every request, \
              where upstream would serve none; add a second one",
         );
     }
 }
 
-fn urls(
-    field: Option<Field>,
-    instances: Option<Field>,
-    section: &Place,
-    needed: bool,
-    report: &mut Report,
-) -> Vec<String> {
+fn urls(raw: &mut raw::Servers, role: Role, needed: bool, report: &mut Report) -> Vec<String> {
+    let (field, instances) = (raw.urls.take(), raw.num_instances.take());
     let before = report.errors();
     let instances_at = instances.as_ref().map(|field| field.at.clone());
     let instances = match instances {
@@ -216,11 +270,14 @@ fn urls(
         );
         report.error(&instances_at.unwrap_or(at), what);
     } else if urls.is_empty() && needed {
-        report.error(
-            &section.missing("urls"),
-            "names no server; an edge needs at least one context url and one generation url: list \
-             them as host:port",
-        );
+        let what = match role {
+            Role::Aggregated => "names no server; list at least one as host:port",
+            Role::Context | Role::Generation => {
+                "names no server; an edge needs at least one context url and one generation url: \
+                 list them as host:port"
+            }
+        };
+        report.error(&raw.at.missing("urls"), what);
     }
     urls
 }

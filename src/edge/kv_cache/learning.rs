@@ -24,7 +24,6 @@ use crate::{
     fleet::{Instance, InstanceId},
     http::upstream::{Call, Upstreams},
     routing::{KvCacheAware, WorkerFacts},
-    wire::Role,
 };
 
 /// How long an answer is waited for.
@@ -98,9 +97,9 @@ impl Learning {
         let now = Instant::now();
         let mut questions = JoinSet::new();
         let mut present = Vec::new();
-        for role in [Role::Context, Role::Generation] {
-            let destination = live.destination(role);
-            if destination.kv_cache_aware().is_none() {
+        for destination in live.destinations() {
+            let router = destination.router();
+            if router.kv_cache_aware().is_none() {
                 continue;
             }
             for instance in destination.fleet().instances() {
@@ -110,17 +109,18 @@ impl Learning {
                     .is_none_or(|known| known.next <= now)
                 {
                     let question = self.question(instance.clone(), &live.config.timeouts);
-                    questions.spawn(async move { (role, question.await) });
+                    let router = router.clone();
+                    questions.spawn(async move { (router, question.await) });
                 }
             }
         }
         present.sort_unstable();
         known.retain(|id, _| present.binary_search(id).is_ok());
         while let Some(answer) = questions.join_next().await {
-            let Ok((role, (instance, facts))) = answer else {
+            let Ok((router, (instance, facts))) = answer else {
                 continue;
             };
-            if let Some(router) = live.destination(role).kv_cache_aware() {
+            if let Some(router) = router.kv_cache_aware() {
                 let known = known.entry(instance.id).or_insert_with(Known::nothing);
                 known.take(router, &instance, facts);
             }

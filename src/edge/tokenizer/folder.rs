@@ -43,14 +43,14 @@ pub struct FolderError {
 }
 
 impl Tokenizer {
-    /// Reads a folder; `previous` is returned where it was read from the same files.
+    /// Reads a folder; one of `previous` is returned where it was read from the same files.
     ///
     /// # Errors
     /// The file that is missing, or cannot be understood.
-    pub fn read(folder: &Path, previous: Option<&Arc<Self>>) -> Result<Arc<Self>, FolderError> {
+    pub fn read(folder: &Path, previous: &[Arc<Self>]) -> Result<Arc<Self>, FolderError> {
         let stamps = [TOKENIZER, CONFIG, TEMPLATE].map(|name| stamp(&folder.join(name)));
         let same = |known: &&Arc<Self>| known.folder == folder && known.stamps == stamps;
-        if let Some(known) = previous.filter(same) {
+        if let Some(known) = previous.iter().find(same) {
             return Ok(known.clone());
         }
         let template = template(folder)?;

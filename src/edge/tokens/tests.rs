@@ -35,7 +35,7 @@ fn ids(tokenizer: &Tokenizer, endpoint: Endpoint, body: &serde_json::Value) -> O
 fn completions_are_read_whole_with_the_special_tokens_they_ask_for() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &json!({}));
-    let tokenizer = Tokenizer::read(folder.path(), None).unwrap();
+    let tokenizer = Tokenizer::read(folder.path(), &[]).unwrap();
     let ids = |body| ids(&tokenizer, Endpoint::Completions, &body);
     assert_eq!(
         ids(json!({"prompt": "a b c d x"})),
@@ -66,7 +66,7 @@ fn chats_are_written_by_the_template_that_fits() {
     });
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &settings);
-    let tokenizer = Tokenizer::read(folder.path(), None).unwrap();
+    let tokenizer = Tokenizer::read(folder.path(), &[]).unwrap();
     let ids = |body| ids(&tokenizer, Endpoint::ChatCompletions, &body);
     let messages = json!([{"role": "user", "content": " a "}, {"role": "user", "content": "b"}]);
     assert_eq!(ids(json!({"messages": messages})), Some(vec![1, 2, 5]));
@@ -86,11 +86,11 @@ fn chats_are_written_by_the_template_that_fits() {
 fn a_folder_is_read_again_only_when_it_has_changed() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &json!({}));
-    let first = Tokenizer::read(folder.path(), None).unwrap();
-    let again = Tokenizer::read(folder.path(), Some(&first)).unwrap();
+    let first = Tokenizer::read(folder.path(), &[]).unwrap();
+    let again = Tokenizer::read(folder.path(), std::slice::from_ref(&first)).unwrap();
     assert!(Arc::ptr_eq(&first, &again));
     fs::write(folder.path().join("chat_template.jinja"), "a").unwrap();
-    let changed = Tokenizer::read(folder.path(), Some(&first)).unwrap();
+    let changed = Tokenizer::read(folder.path(), std::slice::from_ref(&first)).unwrap();
     assert!(!Arc::ptr_eq(&first, &changed));
     let chat = json!({"messages": []});
     assert_eq!(ids(&first, Endpoint::ChatCompletions, &chat), None);

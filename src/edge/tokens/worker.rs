@@ -59,10 +59,9 @@ impl Workers {
         }
     }
 
-    /// The ids of `text`; `None` where nobody tells. Cancel-safe.
-    pub async fn ask(&self, live: &Live, text: &str) -> Option<Vec<u32>> {
+    /// The ids of `text`, from one of `fleet`; `None` where nobody tells. Cancel-safe.
+    pub async fn ask(&self, live: &Live, fleet: &Fleet, text: &str) -> Option<Vec<u32>> {
         let _place = self.room.try_acquire().ok()?;
-        let fleet = live.kv_cache_aware()?.fleet();
         let instance = self.next(fleet)?;
         let told = timeout(PATIENCE, self.told(live, instance, text)).await;
         if let Ok(Some(tokens)) = told {
@@ -70,9 +69,7 @@ impl Workers {
         }
         tracing::debug!(instance = &*instance.alias, "tells no token ids");
         let mut quiet = self.quiet.lock();
-        if quiet.len() >= 2 * fleet.instances().len() {
-            quiet.retain(|id, _| fleet.get(*id).is_some());
-        }
+        quiet.retain(|_, since| since.elapsed() <= QUIET);
         quiet.insert(instance.id, Instant::now());
         None
     }

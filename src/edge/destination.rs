@@ -1,0 +1,165 @@
+//! A fleet that a leg is sent to, with its router.
+//!
+//! Decides what becomes of instances and bindings when the configuration or the membership changes:
+//! instances that stay keep their counts, bindings stay where the kind of router stays. The fleet may
+//! change at any time; whoever chooses works on one snapshot of it.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use arc_swap::ArcSwap;
+
+use crate::{
+    config::FleetConfig,
+    fleet::Fleet,
+    routing::{KvCacheAware, Pick, Query, RouteError, Router},
+    telemetry::{self, labels::FleetLabel},
+    wire::{Role, signature::SigningProfile},
+};
+
+/// A fleet, its router, and how it is signed for.
+pub struct Destination {
+    fleet: ArcSwap<Fleet>,
+    router: Arc<Router>,
+    /// How affinity is signed for its instances.
+    pub profile: SigningProfile,
+    exported: Arc<Exported>,
+}
+
+/// What of a router's counts is in the metrics already.
+#[derive(Default)]
+struct Exported {
+    evictions: AtomicU64,
+    blocks_dropped: AtomicU64,
+}
+
+impl Destination {
+    /// Builds what `settings` describe, taking over whatever of `previous` is still meant. `model` is
+    /// the named model that it serves.
+    pub fn build(
+        settings: &FleetConfig,
+        model: Option<&Arc<str>>,
+        previous: Option<&Self>,
+    ) -> Self {
+        let before = previous.map_or_else(
+            || Arc::new(Fleet::empty(settings.role, model.cloned())),
+            Self::fleet,
+        );
+        let fleet = succeed(&before, &settings.urls);
+        let router = match previous {
+            // Bindings to removed instances stay: their keys then count as failed over, not as new.
+            Some(previous) => previous.router.reconfigured(&settings.router),
+            None => Arc::new(Router::new(&settings.router)),
+        };
+        forget_blocks(&router, &fleet, &before);
+        let kept = previous.filter(|previous| Arc::ptr_eq(&previous.router, &router));
+        Self {
+            fleet: ArcSwap::from_pointee(fleet),
+            profile: settings.signing_profile,
+            exported: kept.map_or_else(Arc::default, |previous| previous.exported.clone()),
+            router,
+        }
+    }
+
+    /// The fleet as it is now.
+    pub fn fleet(&self) -> Arc<Fleet> {
+        self.fleet.load_full()
+    }
+
+    pub fn router(&self) -> &Arc<Router> {
+        &self.router
+    }
+
+    /// The router, if it goes by KV cache.
+    pub fn kv_cache_aware(&self) -> Option<&KvCacheAware> {
+        self.router.kv_cache_aware()
+    }
+
+    /// The role of its instances, as metrics call it.
+    pub fn label(&self) -> FleetLabel {
+        label(self.fleet.load().role())
+    }
+
+    /// Picks an instance, reserves its load and counts the decision. An exclusion that leaves nobody
+    /// is lifted: the excluded instance is better than none.
+    ///
+    /// # Errors
+    /// [`RouteError`] when nobody can be picked.
+    pub fn pick(&self, query: &Query<'_>) -> Result<Pick, RouteError> {
+        let fleet = self.fleet.load();
+        let pick = match self.router.route(&fleet, query) {
+            Err(RouteError::Excluded { .. }) => self.router.route(
+                &fleet,
+                &Query {
+                    exclude: None,
+                    ..*query
+                },
+            ),
+            other => other,
+        }?;
+        let decisions = &telemetry::metrics().affinity_decisions;
+        decisions.inc((self.label(), pick.decision));
+        Ok(pick)
+    }
+
+    /// From now on the fleet is the instances at these addresses, in this order.
+    pub fn set_members<U: AsRef<str>>(&self, addresses: &[U]) {
+        let before = self.fleet();
+        let fleet = succeed(&before, addresses);
+        forget_blocks(&self.router, &fleet, &before);
+        self.fleet.store(Arc::new(fleet));
+    }
+
+    /// Brings the gauges of its instances up to date and adds what its router counted.
+    pub fn export(&self) {
+        let metrics = telemetry::metrics();
+        let label = self.label();
+        let fleet = self.fleet();
+        for instance in fleet.gone() {
+            metrics.forget_instance(label, &instance.alias);
+        }
+        for instance in fleet.visible() {
+            let in_flight = i64::try_from(instance.in_flight()).unwrap_or(i64::MAX);
+            metrics.in_flight(label, &instance.alias).set(in_flight);
+        }
+        let evictions = metrics.affinity_evictions.get(label);
+        evictions.inc_by(new(&self.exported.evictions, self.router.evictions()));
+        let dropped = self
+            .kv_cache_aware()
+            .map_or(0, KvCacheAware::blocks_dropped);
+        let counter = metrics.kv_blocks_dropped.get(label);
+        counter.inc_by(new(&self.exported.blocks_dropped, dropped));
+    }
+}
+
+/// The fleet at these addresses after `before`.
+fn succeed<U: AsRef<str>>(before: &Fleet, addresses: &[U]) -> Fleet {
+    let fleet = Fleet::build(before.role(), addresses, Some(before));
+    // They are in no snapshot from now on, so nothing would come by to take their series away.
+    for instance in before.gone() {
+        telemetry::metrics().forget_instance(label(fleet.role()), &instance.alias);
+    }
+    fleet
+}
+
+/// The blocks that removed instances held are forgotten with them.
+fn forget_blocks(router: &Router, fleet: &Fleet, before: &Fleet) {
+    if router.kv_cache_aware().is_some() {
+        router.forget(&fleet.removed_since(before));
+    }
+}
+
+/// What came since the last time.
+fn new(exported: &AtomicU64, now: u64) -> u64 {
+    now.saturating_sub(exported.swap(now, Relaxed))
+}
+
+fn label(role: Role) -> FleetLabel {
+    match role {
+        Role::Context => FleetLabel::Context,
+        Role::Generation => FleetLabel::Generation,
+        Role::Aggregated => FleetLabel::Aggregated,
+    }
+}
