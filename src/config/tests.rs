@@ -2,6 +2,7 @@
 
 mod hostile;
 mod kindred;
+mod models;
 mod signing;
 mod upstream;
 

@@ -53,6 +53,12 @@ pub fn start(
     generations: usize,
     adjust: impl Fn(&mut SimulatedWorkerConfig),
 ) -> Fleet {
+    let roles = [(Role::Context, contexts), (Role::Generation, generations)];
+    start_roles(&roles, adjust)
+}
+
+/// As many workers of each role; those of two legs hand their caches to each other.
+pub fn start_roles(roles: &[(Role, usize)], adjust: impl Fn(&mut SimulatedWorkerConfig)) -> Fleet {
     let exchange = Exchange::new();
     let mut ports = FreePorts::default();
     let mut server = Server::new_with_opt_and_conf(
@@ -64,10 +70,9 @@ pub fn start(
     );
     server.bootstrap();
     let mut workers = Vec::new();
-    let roles = [(Role::Context, contexts), (Role::Generation, generations)];
     for (role, number) in roles
-        .into_iter()
-        .flat_map(|(role, count)| (0..count).map(move |number| (role, number)))
+        .iter()
+        .flat_map(|&(role, count)| (0..count).map(move |number| (role, number)))
     {
         let mut config = SimulatedWorkerConfig::new(format!("{}-{number}", role.label()), role);
         config.exchange = Some(exchange.clone());
@@ -120,6 +125,12 @@ impl Fleet {
         self.of(role).flat_map(Worker::requests).collect()
     }
 
+    /// One section of a configuration file that names the workers of a role, with a conversation
+    /// router.
+    pub fn section(&self, role: Role) -> String {
+        section(role, &addresses(self.of(role)))
+    }
+
     /// An upstream configuration file that names these workers, followed by `more` lines.
     pub fn yaml(&self, more: &str) -> String {
         yaml(
@@ -136,21 +147,23 @@ fn addresses<'a>(workers: impl Iterator<Item = &'a Worker>) -> Vec<SocketAddr> {
 
 /// An upstream configuration file with conversation routers and an operator's port.
 pub fn yaml(context: &[SocketAddr], generation: &[SocketAddr], more: &str) -> String {
-    let section = |name: &str, addresses: &[SocketAddr]| {
-        let urls: Vec<_> = addresses
-            .iter()
-            .map(|address| format!("'{address}'"))
-            .collect();
-        format!(
-            "{name}: {{num_instances: {}, urls: [{}], router: {{type: conversation}}}}\n",
-            urls.len(),
-            urls.join(", ")
-        )
-    };
     format!(
         "hostname: 127.0.0.1\nport: 0\nadmin: {{listen: '127.0.0.1:0'}}\n{}{}{more}\n",
-        section("context_servers", context),
-        section("generation_servers", generation),
+        section(Role::Context, context) + "\n",
+        section(Role::Generation, generation) + "\n",
+    )
+}
+
+fn section(role: Role, addresses: &[SocketAddr]) -> String {
+    let urls: Vec<_> = addresses
+        .iter()
+        .map(|address| format!("'{address}'"))
+        .collect();
+    format!(
+        "{}_servers: {{num_instances: {}, urls: [{}], router: {{type: conversation}}}}",
+        role.label(),
+        urls.len(),
+        urls.join(", ")
     )
 }
 

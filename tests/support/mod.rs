@@ -95,7 +95,8 @@ impl Kindred {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("kindred.yaml");
         std::fs::write(&file, yaml).unwrap();
-        let listeners = yaml.contains("context_servers:") as usize
+        let fleets = ["context_servers:", "aggregated_servers:", "models:"];
+        let listeners = fleets.iter().any(|key| yaml.contains(key)) as usize
             + yaml.contains("admin:") as usize
             + yaml.matches("worker:").count();
         let command = command(&["serve", "--config", file.to_str().unwrap()]);
