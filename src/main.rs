@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use kindred::{
     config::Config,
     conformance::{
@@ -16,9 +16,15 @@ use kindred::{
         lines::{self, Tally},
     },
     edge,
-    server::{Running, listeners::FreePorts},
-    simulate::{demo::Demo, replay},
+    server::{Running, listeners::FreePorts, single::SingleWorker},
+    simulate::{
+        demo::{Demo, Simulated},
+        engine::EngineConfig,
+        replay,
+        worker::SimulatedWorkerConfig,
+    },
     telemetry,
+    wire::Role,
 };
 
 #[global_allocator]
@@ -59,6 +65,8 @@ enum Command {
         #[arg(long, value_enum, default_value_t = Scope::Context)]
         scope: Scope,
     },
+    /// Runs one simulated worker, to try a configuration without a GPU.
+    Simulate(SimulatedArgs),
     /// Signs JSON lines from standard input.
     Sign,
     /// Verifies JSON lines from standard input.
@@ -70,6 +78,34 @@ enum Command {
     },
     /// Compares a folder of expected values with what this program does.
     Conformance { folder: PathBuf },
+}
+
+#[derive(Debug, Args)]
+struct SimulatedArgs {
+    /// Where it listens, host:port; port 0 picks a free one.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: String,
+    #[arg(long, value_enum)]
+    role: SimulatedRole,
+    /// Its name in its own reports.
+    #[arg(long, default_value = "simulated")]
+    name: String,
+    /// Attention-DP ranks.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    ranks: u32,
+    /// Time to compute one token of a prompt that is not cached, such as 200us.
+    #[arg(long, default_value = "0s", value_parser = humantime::parse_duration)]
+    prefill_per_token: Duration,
+    /// Time between two tokens of an answer, such as 20ms.
+    #[arg(long, default_value = "0s", value_parser = humantime::parse_duration)]
+    decode_interval: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum SimulatedRole {
+    Context,
+    Generation,
+    Aggregated,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -109,6 +145,7 @@ fn run(command: Command) -> Result<bool, String> {
             admin_port,
             scope,
         } => demo(port, admin_port, scope == Scope::Both),
+        Command::Simulate(worker) => simulate(worker),
         Command::Sign => {
             let lines = lines::sign_all(io::stdin().lock(), io::stdout().lock());
             usable(lines).map(|_| true)
@@ -164,7 +201,7 @@ fn serve(file: &Path) -> Result<bool, String> {
     if let Some(admin) = &running.listeners.admin {
         listening.push(format!("kindred: admin on http://{}", admin.socket));
     }
-    announce_when_up(&running, listening.join("\n"));
+    announce_when_up(running.listeners.sockets(), listening.join("\n"));
     running.run();
     Ok(true)
 }
@@ -196,23 +233,45 @@ fn demo(port: u16, admin_port: u16, scope_both: bool) -> Result<bool, String> {
     let running = Running::prepare(demo.config, demo.workers, ports, log)
         .map_err(|error| error.to_string())?;
     if let (Some(edge), Some(admin)) = (&running.listeners.edge, &running.listeners.admin) {
-        announce_when_up(&running, Demo::instructions(edge.socket, admin.socket));
+        announce_when_up(
+            running.listeners.sockets(),
+            Demo::instructions(edge.socket, admin.socket),
+        );
     }
     running.run();
     Ok(true)
 }
 
+fn simulate(args: SimulatedArgs) -> Result<bool, String> {
+    let role = match args.role {
+        SimulatedRole::Context => Role::Context,
+        SimulatedRole::Generation => Role::Generation,
+        SimulatedRole::Aggregated => Role::Aggregated,
+    };
+    let engine = EngineConfig {
+        ranks: args.ranks,
+        prefill_per_token: args.prefill_per_token,
+        decode_interval: args.decode_interval,
+        ..EngineConfig::default()
+    };
+    let worker = Simulated {
+        listen: args.listen,
+        config: SimulatedWorkerConfig {
+            engine,
+            ..SimulatedWorkerConfig::new(args.name.clone(), role)
+        },
+    };
+    telemetry::log::init("warn").map_err(|error| error.to_string())?;
+    let worker = SingleWorker::prepare(worker).map_err(|error| error.to_string())?;
+    let (name, socket) = (args.name, worker.address);
+    let text = format!("kindred: simulated worker {name} on http://{socket}");
+    announce_when_up(vec![socket], text);
+    worker.run();
+    Ok(true)
+}
+
 /// Prints `text` once every listener takes connections.
-fn announce_when_up(running: &Running, text: String) {
-    let listeners = &running.listeners;
-    let sockets: Vec<SocketAddr> = listeners
-        .edge
-        .iter()
-        .chain(&listeners.filters)
-        .chain(&listeners.admin)
-        .chain(&listeners.simulated)
-        .map(|address| address.socket)
-        .collect();
+fn announce_when_up(sockets: Vec<SocketAddr>, text: String) {
     std::thread::spawn(move || {
         for socket in sockets {
             while TcpStream::connect_timeout(&reachable(socket), Duration::from_secs(1)).is_err() {

@@ -7,6 +7,7 @@
 pub mod drain;
 pub mod listeners;
 pub mod reload;
+pub mod single;
 
 use std::sync::Arc;
 

@@ -73,7 +73,8 @@ pub struct Address {
 }
 
 impl Address {
-    fn take(key: &str, text: &str, ports: &mut FreePorts) -> Result<Self, BindError> {
+    /// Takes one address; `key` is where it was given.
+    pub(super) fn take(key: &str, text: &str, ports: &mut FreePorts) -> Result<Self, BindError> {
         Self::try_take(text, ports).map_err(|reason| BindError {
             key: key.to_owned(),
             address: text.to_owned(),
@@ -125,6 +126,13 @@ pub struct Listeners {
 }
 
 impl Listeners {
+    /// Every address that is listened on.
+    pub fn sockets(&self) -> Vec<SocketAddr> {
+        let some = self.edge.iter().chain(&self.filters).chain(&self.admin);
+        let all = some.chain(&self.simulated);
+        all.map(|address| address.socket).collect()
+    }
+
     /// Takes every address and writes free ports that were picked back into `config`.
     ///
     /// # Errors

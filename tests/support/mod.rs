@@ -5,6 +5,7 @@ pub mod exposition;
 pub mod fleet;
 pub mod h2c;
 pub mod model;
+pub mod process;
 pub mod raw;
 pub mod reload;
 pub mod scripted;
