@@ -325,6 +325,8 @@ impl ProxyHttp for EdgeProxy {
     ) -> FailToProxy {
         let failure = plan.failure(error);
         plan.outcome = Some(failure.outcome);
+        // Pingora closes the connection after this, so what is written now has to say so.
+        session.set_keepalive(None);
         let status = if session.response_written().is_some() {
             if let Some(event) = plan.break_off(&failure) {
                 // The client may be gone as well; then there is nobody to tell.

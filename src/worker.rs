@@ -342,6 +342,8 @@ impl ProxyHttp for FilterProxy {
             _ => Failure::internal("The worker filter could not forward the request."),
         };
         passage.client_left |= failure.client_is_gone();
+        // Pingora closes the connection after this, so what is written now has to say so.
+        session.set_keepalive(None);
         if session.response_written().is_none() && !failure.client_is_gone() {
             // The client may be gone as well; then there is nobody to tell.
             let _ = verdict::refuse(session, &failure).await;
