@@ -251,11 +251,12 @@ fn a_budget_of_one_largest_body_serves_one_largest_body() {
 #[test]
 fn case_h09_coded_bodies_are_told_apart_from_bad_json() {
     let (fleet, kindred) = start("");
-    for coding in ["gzip", "deflate", "br", "zstd", "gzip, identity", "x"] {
+    for coding in ["compress", "exi", "lzma, identity", "x"] {
         let request = raw::request(CHAT, &[("Content-Encoding", coding)], b"\x1f\x8b\x08");
         let answer = raw::send(kindred.edge(), &request);
         let message = assert_error(&answer, 415, "unsupported_content_encoding");
-        assert!(message.contains(coding), "{message}");
+        let name = coding.split(',').next().unwrap();
+        assert!(message.contains(name), "{message}");
     }
     assert_nothing_was_sent_on(&fleet);
     let plain = [("content-encoding", "identity")];

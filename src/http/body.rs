@@ -8,6 +8,8 @@
 
 mod budget;
 mod client_watch;
+mod decode;
+mod sink;
 mod value_scan;
 
 use std::{
@@ -15,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header;
 use pingora::proxy::Session;
 
@@ -23,14 +25,14 @@ pub use budget::{Budget, Lease};
 pub use client_watch::ClientWatch;
 
 use super::reply::Failure;
-use value_scan::{ValueScan, goes_on};
+use decode::Coding;
+use sink::Sink;
+use value_scan::goes_on;
 
 /// What Pingora's retry buffer holds.
 const RETRY_BUFFER: usize = 64 * 1024;
 /// Seconds that a client's connection may be idle between two requests.
 const KEPT_IDLE: u64 = 75;
-/// Bytes that a body gets room for before any of it has come.
-const FIRST_ROOM: usize = 64 * 1024;
 
 /// Bounds of one read.
 #[derive(Debug, Clone, Copy)]
@@ -139,12 +141,13 @@ async fn read_whole(
     limits: ReadLimits,
     budget: &Arc<Budget>,
 ) -> Result<Body, Failure> {
-    refuse_coded(session)?;
+    let coding = Coding::of(&session.req_header().headers)?;
     let length = declared_length(session)?;
     if let Some(length) = length.filter(|length| *length > limits.max_body) {
         return Err(Failure::too_large(limits.max_body, Some(length)));
     }
     let lease = Lease::new(budget.clone(), limits.budget);
+    let sink = Sink::new(coding, length, limits, lease);
     if expects_continue(session) {
         session
             .write_continue_response()
@@ -152,21 +155,22 @@ async fn read_whole(
             .map_err(|_| Failure::client_left())?;
     }
     let due = Instant::now() + limits.deadline;
-    let read = read_all(session, length, limits, lease);
-    let (bytes, lease, watch) = tokio::time::timeout(limits.deadline, read)
+    let read = read_all(session, length, sink, limits);
+    let (sink, received, watch) = tokio::time::timeout(limits.deadline, read)
         .await
         .map_err(|_| Failure::body_too_slow(limits.deadline.as_secs_f64()))??;
     let rest = (watch == ClientWatch::Socket).then(|| {
         let left = due.saturating_duration_since(Instant::now());
         session.set_read_timeout(Some(left));
         Rest {
-            room: limits.max_body.saturating_sub(bytes.len()),
+            room: limits.max_body.saturating_sub(received),
             max_body: limits.max_body,
             left,
             due: None,
             limit: limits.deadline,
         }
     });
+    let (bytes, lease) = sink.finish()?;
     Ok(Body {
         bytes,
         lease,
@@ -178,13 +182,12 @@ async fn read_whole(
 async fn read_all(
     session: &mut Session,
     length: Option<usize>,
+    mut sink: Sink,
     limits: ReadLimits,
-    mut lease: Lease,
-) -> Result<(Bytes, Lease, ClientWatch), Failure> {
-    let mut bytes = BytesMut::with_capacity(length.unwrap_or(8 * 1024).min(FIRST_ROOM));
-    let mut scan = ValueScan::default();
+) -> Result<(Sink, usize, ClientWatch), Failure> {
+    let mut received = 0;
     loop {
-        if length.is_none_or(|length| length.saturating_sub(bytes.len()) <= RETRY_BUFFER) {
+        if length.is_none_or(|length| length.saturating_sub(received) <= RETRY_BUFFER) {
             session.enable_retry_buffering();
         }
         let Some(part) = session
@@ -194,28 +197,28 @@ async fn read_all(
         else {
             break;
         };
-        if bytes.len() + part.len() > limits.max_body {
+        received += part.len();
+        if received > limits.max_body {
             return Err(Failure::too_large(limits.max_body, None));
         }
-        lease.hold(bytes.len() + part.len())?;
-        bytes.extend_from_slice(&part);
-        if length == Some(bytes.len()) {
+        if length.is_none() && session.is_http2() && received > RETRY_BUFFER {
+            return Err(Failure::length_required());
+        }
+        sink = sink.take(part).await?;
+        if length == Some(received) {
             break;
         }
-        if length.is_none() {
-            if session.is_http2() && bytes.len() > RETRY_BUFFER {
-                return Err(Failure::length_required());
-            }
-            scan.feed(&part)?;
-            if scan.done && bytes.len() > RETRY_BUFFER && !session.is_body_done() {
-                // The end of the body stays unread: Pingora reads it when it forwards the request,
-                // and that is what makes it ask for the body.
-                return Ok((bytes.freeze(), lease, ClientWatch::Socket));
-            }
+        let early = length.is_none() && sink.is_whole() && received > RETRY_BUFFER;
+        if early && !session.is_body_done() {
+            // The end of the body stays unread: Pingora reads it when it forwards the request, and
+            // that is what makes it ask for the body.
+            return Ok((sink, received, ClientWatch::Socket));
         }
     }
-    if !bytes.is_empty() && session.get_retry_buffer().is_none() {
-        if length.is_none() && !scan.done {
+    if received > 0 && session.get_retry_buffer().is_none() {
+        if length.is_none() && !sink.is_whole() {
+            // It says what is missing, where that is the coding's to say.
+            sink.finish()?;
             return Err(Failure::bad_request(
                 "invalid_json",
                 "The request body ends before its JSON object does.",
@@ -223,7 +226,7 @@ async fn read_all(
         }
         return Err(Failure::length_required());
     }
-    Ok((bytes.freeze(), lease, ClientWatch::Read))
+    Ok((sink, received, ClientWatch::Read))
 }
 
 fn read_failure(error: &pingora::Error, deadline: Duration) -> Failure {
@@ -236,22 +239,6 @@ fn read_failure(error: &pingora::Error, deadline: Duration) -> Failure {
         }
         ReadTimedout => Failure::body_too_slow(deadline.as_secs_f64()),
         _ => Failure::bad_request("invalid_framing", "The request body's framing is broken."),
-    }
-}
-
-fn refuse_coded(session: &Session) -> Result<(), Failure> {
-    let codings = session
-        .req_header()
-        .headers
-        .get_all(header::CONTENT_ENCODING);
-    match codings
-        .iter()
-        .find(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
-    {
-        Some(coding) => Err(Failure::unsupported_encoding(&String::from_utf8_lossy(
-            coding.as_bytes(),
-        ))),
-        None => Ok(()),
     }
 }
 

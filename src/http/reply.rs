@@ -131,17 +131,34 @@ impl Failure {
         )
     }
 
-    /// 415 for a content coding that is not decoded here.
-    pub fn unsupported_encoding(encoding: &str) -> Self {
+    /// 413: a coded body that unfolds to more than the configured limit.
+    pub fn too_large_decoded(limit: usize) -> Self {
+        Self::new(
+            413,
+            "invalid_request_error",
+            "request_too_large",
+            Outcome::TooLarge,
+            format!(
+                "The request body is larger than {limit} bytes once it is decoded; do not retry it \
+                 unchanged."
+            ),
+        )
+    }
+
+    /// 415 for a content coding that is not decoded here, or several; says what is (RFC 9110 section
+    /// 12.5.3).
+    pub fn unsupported_encoding(what: &str) -> Self {
         Self::new(
             415,
             "invalid_request_error",
             "unsupported_content_encoding",
             Outcome::ClientError,
             format!(
-                "Content-Encoding {encoding:?} is not supported; send the JSON body uncompressed."
+                "A request body {what} is not taken; send one with at most one Content-Encoding of \
+                 gzip, deflate, br or zstd."
             ),
         )
+        .header("accept-encoding", "gzip, deflate, br, zstd")
     }
 
     /// 431: too many header fields, or too long ones.
