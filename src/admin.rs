@@ -68,10 +68,8 @@ impl Admin {
         if self.readiness.is_draining() {
             return Some("draining".to_owned());
         }
-        self.edge
-            .as_ref()
-            .and_then(|edge| edge.empty_fleet())
-            .map(|role| format!("the {role} fleet has no instance"))
+        let unready = self.edge.as_ref().and_then(|edge| edge.unready());
+        unready.map(|unready| unready.to_string())
     }
 
     /// Gauges that follow from state are taken at the time of the scrape, so that they cannot drift.

@@ -13,6 +13,7 @@ mod print;
 mod raw;
 pub mod report;
 mod secret;
+mod surface;
 mod upstream;
 mod words;
 mod worker_filter;
@@ -32,6 +33,7 @@ use crate::wire::{Role, disagg::ScheduleStyle, signature::SigningProfile};
 
 pub use pools::{FleetsConfig, ModelConfig, PairConfig};
 pub use report::{ConfigError, Problem};
+pub use surface::{AllowedHeaders, AllowedOrigins, CorsConfig, InstanceNames, OwnRoute};
 
 /// Everything a configuration file describes.
 #[derive(Debug, Clone)]
@@ -41,6 +43,8 @@ pub struct Config {
     pub edge: Option<EdgeConfig>,
     /// The trust boundary; `None` means that the parent header is trusted as it arrives.
     pub gateway: Option<GatewayConfig>,
+    /// Which pages of other origins may read answers; `None` says nothing to browsers.
+    pub cors: Option<CorsConfig>,
     /// The worker filters that run in this process.
     pub worker_filters: Vec<WorkerFilterConfig>,
     /// The operator's port; `None` leaves it closed.
@@ -207,6 +211,10 @@ pub struct GatewayConfig {
     pub prune_headers: Vec<String>,
     /// How many (client, session) pairs are remembered for the `owned` policy.
     pub max_sessions: usize,
+    /// What is told to everybody, without a key.
+    pub open_routes: Vec<OwnRoute>,
+    /// What `/cluster_info` calls the instances.
+    pub cluster_info: InstanceNames,
 }
 
 /// One client of the gateway.

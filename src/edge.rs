@@ -22,6 +22,7 @@ mod retry;
 mod server_info;
 mod signing;
 mod stream;
+mod surface;
 mod tokenizer;
 mod tokens;
 
@@ -55,9 +56,11 @@ use generation_leg::GenerationLeg;
 use kv_cache::KvCaches;
 pub use kv_cache::learning;
 use live::Live;
+pub use live::Unready;
 use orchestrate::Next;
 pub use plan::Plan;
 use server_info::ServerInfos;
+use surface::Models;
 use tokenizer::Tokenizer;
 pub use tokenizer::TokenizerError;
 use tokens::Tokens;
@@ -70,6 +73,7 @@ pub struct Edge {
     server_infos: ServerInfos,
     caches: Arc<KvCaches>,
     tokens: Tokens,
+    models: Models,
     budget: Arc<Budget>,
     in_flight: Requests,
 }
@@ -102,6 +106,7 @@ impl Edge {
             server_infos: ServerInfos::default(),
             caches: Arc::new(KvCaches::new(upstreams.clone())),
             tokens: Tokens::new(upstreams.clone()),
+            models: Models::default(),
             upstreams,
             budget: Arc::default(),
             in_flight: Requests::default(),
@@ -130,9 +135,9 @@ impl Edge {
         self.in_flight.count()
     }
 
-    /// The label of a fleet without instances, if there is one.
-    pub fn empty_fleet(&self) -> Option<&'static str> {
-        self.live.load().empty_fleet()
+    /// Why requests cannot be served as configured, if they cannot.
+    pub fn unready(&self) -> Option<Unready> {
+        self.live.load().unready()
     }
 
     /// Brings the gauges that follow from state up to date.
@@ -155,7 +160,7 @@ impl EdgeProxy {
         answer: FinalAnswer,
     ) -> Result<()> {
         plan.outcome = Some(Outcome::Ok);
-        let headers = plan.debug_headers();
+        let headers = plan.answer_fields();
         reply::write(session, 200, answer.content_type, &headers, answer.body).await
     }
 }
@@ -178,6 +183,10 @@ impl ProxyHttp for EdgeProxy {
         session.set_ignore_info_resp(true);
         bound_idleness(session);
         session.set_write_timeout(Some(plan.live.config.timeouts.write));
+        if let Some(cors) = &plan.live.config.cors {
+            let fields = surface::cors::on_every_answer(cors, &session.req_header().headers);
+            plan.on_every_answer.extend(fields);
+        }
         Ok(())
     }
 
@@ -186,6 +195,10 @@ impl ProxyHttp for EdgeProxy {
             Ok(Next::Generate) => return Ok(false),
             Ok(Next::Answer(answer)) => {
                 self.answer(session, plan, answer).await?;
+                return Ok(true);
+            }
+            Ok(Next::Tell(told)) => {
+                told.write(session, plan).await?;
                 return Ok(true);
             }
             Ok(Next::Deliver(ready, watch)) => {
@@ -198,7 +211,7 @@ impl ProxyHttp for EdgeProxy {
         if failure.client_is_gone() {
             return Err(Error::new_down(pingora::ErrorType::ConnectionClosed));
         }
-        failure.write(session).await?;
+        failure.write(session, &plan.on_every_answer).await?;
         Ok(true)
     }
 
@@ -335,7 +348,7 @@ impl ProxyHttp for EdgeProxy {
             0
         } else {
             if !failure.client_is_gone() {
-                let _ = failure.write(session).await;
+                let _ = failure.write(session, &plan.on_every_answer).await;
             }
             failure.status
         };

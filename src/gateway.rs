@@ -14,7 +14,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::{
-    config::{Config, GatewayConfig, SubagentPolicy},
+    config::{Config, GatewayConfig, OwnRoute, SubagentPolicy},
     telemetry::{
         labels::{ClaimOutcome, Label, Outcome, PrunedField},
         metrics,
@@ -103,6 +103,8 @@ pub struct Gateway {
 #[derive(Debug)]
 struct Boundary {
     clients: Clients,
+    /// What needs no credentials.
+    open_routes: Vec<OwnRoute>,
     lineage: Arc<Lineage>,
 }
 
@@ -117,6 +119,7 @@ impl Boundary {
         };
         Self {
             clients: Clients::new(config),
+            open_routes: config.open_routes.clone(),
             lineage,
         }
     }
@@ -174,6 +177,20 @@ impl Gateway {
             connection: pruned.connection,
             claim: self.claim(headers),
         })
+    }
+
+    /// Lets a request in that asks what the edge tells of itself, and counts how its client was
+    /// recognised where it has to be one.
+    ///
+    /// # Errors
+    /// 401 without usable credentials for what is not open to everybody.
+    pub fn let_in(&self, route: OwnRoute, headers: &HeaderMap) -> Result<(), Refusal> {
+        match &self.boundary {
+            Some(boundary) if !boundary.open_routes.contains(&route) => {
+                boundary.clients.identify(headers).map(drop)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refuses a session id that is too long or holds control characters; `place` is the header or

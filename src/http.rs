@@ -2,12 +2,14 @@
 //!
 //! This room decides which requests are well formed enough to be looked at (`guard`), how a whole
 //! body is read without losing Pingora's ability to forward it (`body`), how a worker is called
-//! (`upstream`), how requests under way are counted (`in_flight`), and what an error looks like to the person who reads it (`reply`). It must never
-//! know what a request is about: no sessions, no fleets, no signatures.
+//! (`upstream`), how requests under way are counted (`in_flight`), in which spelling a path is compared
+//! (`path`), and what an error looks like to the person who reads it (`reply`). It must never know what
+//! a request is about: no sessions, no fleets, no signatures.
 
 pub mod body;
 pub mod guard;
 pub mod in_flight;
+pub mod path;
 pub mod reply;
 pub mod upstream;
 

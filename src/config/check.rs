@@ -127,10 +127,12 @@ fn build(mut file: raw::File, secrets: &Secrets<'_>, report: &mut Report) -> Con
     let timeouts = own::timeouts(file.timeouts.take(), report);
     let telemetry = own::telemetry(file.telemetry.take(), report);
     let gateway = file.gateway.take().map(|field| own::gateway(field, report));
+    let cors = file.cors.take().and_then(|field| own::cors(field, report));
     let edge = upstream::edge(file, &key, secrets, gateway.is_some(), others, report);
     Config {
         edge,
         gateway,
+        cors,
         worker_filters,
         admin,
         limits,

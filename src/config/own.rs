@@ -3,6 +3,7 @@
 //! Gives every bound and deadline its default and its sensible range. An unknown key in one of
 //! these sections is an error, so that a misspelt protection is never quietly absent.
 
+mod cors;
 mod gateway;
 
 use crate::config::words::shown;
@@ -16,6 +17,7 @@ use super::{
 };
 use crate::{telemetry, wire::signature::SigningProfile};
 
+pub(crate) use cors::cors;
 pub(crate) use gateway::gateway;
 
 const KIB: u64 = 1 << 10;

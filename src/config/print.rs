@@ -9,9 +9,10 @@ use secrecy::SecretString;
 use serde_json::{Map, Value, json};
 
 use super::{
-    AffinityScope, Config, EdgeConfig, FleetConfig, FleetsConfig, GatewayConfig,
-    KvCacheAwareConfig, Limits, ModelConfig, NewConversationPlacement, RouterConfig,
-    SubagentPolicy, Timeouts, WorkerFilterConfig, raw::field::written_size, secret::MASK,
+    AffinityScope, AllowedHeaders, AllowedOrigins, Config, CorsConfig, EdgeConfig, FleetConfig,
+    FleetsConfig, GatewayConfig, InstanceNames, KvCacheAwareConfig, Limits, ModelConfig,
+    NewConversationPlacement, RouterConfig, SubagentPolicy, Timeouts, WorkerFilterConfig,
+    raw::field::written_size, secret::MASK,
 };
 use crate::wire::{Role, disagg::ScheduleStyle};
 
@@ -23,6 +24,9 @@ pub(super) fn masked(config: &Config) -> String {
     }
     if let Some(gateway) = &config.gateway {
         put(&mut file, "gateway", self::gateway(gateway));
+    }
+    if let Some(cors) = &config.cors {
+        put(&mut file, "cors", self::cors(cors));
     }
     if !config.worker_filters.is_empty() {
         let filters = config.worker_filters.iter().map(worker_filter).collect();
@@ -205,7 +209,34 @@ fn gateway(config: &GatewayConfig) -> Value {
     put(&mut gateway, "clients", clients.collect::<Vec<_>>());
     put(&mut gateway, "prune_headers", config.prune_headers.clone());
     put(&mut gateway, "max_sessions", config.max_sessions);
+    let open = config.open_routes.iter().map(|route| route.name());
+    put(&mut gateway, "open_routes", open.collect::<Vec<_>>());
+    let names = match config.cluster_info {
+        InstanceNames::Aliases => "aliases",
+        InstanceNames::Addresses => "addresses",
+    };
+    put(&mut gateway, "cluster_info", names);
     Value::Object(gateway)
+}
+
+fn cors(config: &CorsConfig) -> Value {
+    let any = || vec!["*".to_owned()];
+    let origins = match &config.origins {
+        AllowedOrigins::Any => any(),
+        AllowedOrigins::Listed(origins) => origins.clone(),
+    };
+    let headers = match &config.headers {
+        AllowedHeaders::Any => any(),
+        AllowedHeaders::Listed(names) => names.clone(),
+    };
+    json!({
+        "allow_origins": origins,
+        "allow_methods": config.methods,
+        "allow_headers": headers,
+        "expose_headers": config.expose_headers,
+        "allow_credentials": config.credentials,
+        "max_age": humantime::format_duration(config.max_age).to_string(),
+    })
 }
 
 fn hex(digest: &[u8]) -> String {

@@ -126,6 +126,7 @@ section! {
         return_perf_metrics,
         server_keep_alive_timeout,
         gateway,
+        cors,
         worker_filters,
         admin,
         limits,
@@ -192,6 +193,20 @@ section! {
         clients,
         prune_headers,
         max_sessions,
+        open_routes,
+        cluster_info,
+    }
+}
+
+section! {
+    /// `cors`.
+    Cors {
+        allow_origins,
+        allow_methods,
+        allow_headers,
+        expose_headers,
+        allow_credentials,
+        max_age,
     }
 }
 
@@ -298,6 +313,7 @@ pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
         ConditionalDisagg::KEYS,
         Gateway::KEYS,
         Client::KEYS,
+        Cors::KEYS,
         WorkerFilter::KEYS,
         AttentionDp::KEYS,
         KeyFile::KEYS,

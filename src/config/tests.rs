@@ -4,6 +4,7 @@ mod hostile;
 mod kindred;
 mod models;
 mod signing;
+mod surface;
 mod upstream;
 
 use std::path::Path;

@@ -24,7 +24,11 @@ use crate::{
     fleet::instance::Instance,
     http::{body::Lease, reply::Failure, upstream::Call},
     routing::{Exclusion, Pick, Query},
-    telemetry::{self, labels::FleetLabel},
+    telemetry::{
+        self,
+        labels::{FleetLabel, LegResult},
+        metrics::CountedLeg,
+    },
     wire::{
         disagg::{self, GenerationParams, ScheduleStyle},
         prompt::Prompt,
@@ -50,6 +54,9 @@ pub struct GenerationLeg {
     attempts: Attempts,
     replaced_connection: bool,
     started: Instant,
+    /// When the last part of a stream came.
+    last_part: Option<Instant>,
+    counted: CountedLeg,
     /// Holds the budget of the bodies; released with the leg.
     lease: Lease,
 }
@@ -142,6 +149,8 @@ impl GenerationLeg {
 
     fn new(live: &Live, request: &Request<'_>, message: Message, pick: Pick, lease: Lease) -> Self {
         Self {
+            counted: CountedLeg::begin(request.pool.answering().label()),
+            last_part: None,
             pick,
             pool: request.pool.clone(),
             message,
@@ -199,6 +208,20 @@ impl GenerationLeg {
     /// The worker answers: no other instance will be chosen.
     pub fn answered(&mut self) {
         self.tokens = None;
+    }
+
+    /// How the leg will have ended.
+    pub fn ends(&mut self, result: LegResult) {
+        self.counted.ends(result);
+    }
+
+    /// A part of the worker's stream came: counts the time since the one before.
+    pub fn part_came(&mut self) {
+        let now = Instant::now();
+        if let Some(last) = self.last_part.replace(now) {
+            let intervals = &telemetry::metrics().legs.stream_interval;
+            intervals.observe(self.label(), now - last);
+        }
     }
 
     pub fn body(&self) -> Bytes {

@@ -1,6 +1,6 @@
 //! What one configuration means to the edge: the part that a reload swaps.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
@@ -27,6 +27,18 @@ pub struct Live {
     pub ids: Arc<RequestIds>,
     /// Whether every instance that a router by KV cache chooses from was asked about its cache once.
     asked: watch::Sender<bool>,
+}
+
+/// Why the edge is not ready. `Display` is a phrase for an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unready {
+    fleet: &'static str,
+}
+
+impl fmt::Display for Unready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the {} fleet has no instance", self.fleet)
+    }
 }
 
 impl Live {
@@ -80,11 +92,15 @@ impl Live {
         let _ = tokio::time::timeout(PATIENCE, asked.wait_for(|asked| *asked)).await;
     }
 
-    /// The label of a fleet without instances.
-    pub fn empty_fleet(&self) -> Option<&'static str> {
+    /// Why requests cannot be served as configured: a needed fleet without a usable instance. `None`
+    /// where every fleet of every model has one. `/health`, `/readyz` and `/cluster_info` all go by
+    /// this.
+    pub fn unready(&self) -> Option<Unready> {
         let mut fleets = self.destinations().map(Destination::fleet);
         let empty = fleets.find(|fleet| fleet.is_empty());
-        empty.map(|fleet| fleet.role().label())
+        empty.map(|fleet| Unready {
+            fleet: fleet.role().label(),
+        })
     }
 
     /// Brings the metrics that follow from state up to date.
@@ -110,4 +126,37 @@ impl Live {
 
 fn gauge(parts: impl Iterator<Item = usize>) -> i64 {
     i64::try_from(parts.sum::<usize>()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::wire::Role;
+
+    #[test]
+    fn a_needed_fleet_without_an_instance_is_named() {
+        let yaml = "context_servers: {num_instances: 1, urls: ['c:1']}\n\
+                    generation_servers: {num_instances: 1, urls: ['g:1']}\n\
+                    models: {m: {aggregated_servers: {num_instances: 1, urls: ['a:1']}}}\n";
+        let config = Config::from_yaml(yaml, Path::new("test.yaml")).unwrap();
+        let live = Live::build(&Arc::new(config), None, Vec::new()).unwrap();
+        assert_eq!(live.unready(), None);
+        for (role, name) in [
+            (Role::Context, "context"),
+            (Role::Generation, "generation"),
+            (Role::Aggregated, "aggregated"),
+        ] {
+            let of_role = |fleet: &&Destination| fleet.fleet().role() == role;
+            let fleet = live.destinations().find(of_role).unwrap();
+            let members = fleet.fleet();
+            let address = members.instances()[0].address.clone();
+            fleet.set_members::<&str>(&[]);
+            let told = live.unready().map(|unready| unready.to_string());
+            assert_eq!(told, Some(format!("the {name} fleet has no instance")));
+            fleet.set_members(&[address]);
+            assert_eq!(live.unready(), None);
+        }
+    }
 }

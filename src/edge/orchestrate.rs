@@ -17,6 +17,7 @@ use super::{
     plan::Plan,
     pool::{Fleets, Pair},
     request::{self, Request},
+    surface::{self, Asked, Told},
 };
 use crate::{
     http::{
@@ -42,6 +43,8 @@ pub enum Next<'u> {
     Generate,
     /// The answer is complete.
     Answer(FinalAnswer),
+    /// The request needs no leg.
+    Tell(Told),
     /// Both legs have done well outside that path; the generation answer is to be written.
     Deliver(Box<Ready<'u>>, ClientWatch),
 }
@@ -70,7 +73,13 @@ impl Edge {
     ) -> Result<Next<'_>, Failure> {
         let live = plan.live.clone();
         guard::check(session, &live.config.limits)?;
-        let endpoint = request::endpoint(session.req_header())?;
+        let endpoint = match surface::asked(session.req_header())? {
+            Asked::Inference(endpoint) => endpoint,
+            Asked::Own(own) => return self.tell(session, plan, own).await.map(Next::Tell),
+            Asked::Options(allow) => {
+                return Ok(Next::Tell(surface::options(&live, session, allow)));
+            }
+        };
         plan.route = route(endpoint);
         let admission = request::admit(session, &live)?;
         let body = request::read(session, &live, &self.budget).await?;
@@ -81,6 +90,7 @@ impl Edge {
         let head = session.req_header();
         let mut request =
             request::resolve(head, &live, endpoint, &admission, (pool.clone(), &bytes))?;
+        plan.understood(&request);
         if pool.kv_cache_aware().is_some() {
             request.tokens = tokio::select! {
                 biased;
@@ -99,6 +109,7 @@ impl Edge {
         };
         plan.fleet = FleetLabel::Context;
         if live.edge.schedule_style == ScheduleStyle::GenerationFirst {
+            plan.context_leg_begins();
             let legs = GenerationFirst {
                 upstreams: &self.upstreams,
                 context: self.context_leg(&live, pair, &request),
@@ -155,6 +166,7 @@ impl Edge {
                 kept = Some(pick);
             }
         }
+        plan.context_leg_begins();
         let context = tokio::select! {
             biased;
             done = leg.run() => done?,

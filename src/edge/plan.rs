@@ -13,6 +13,7 @@ use super::{
     kv_cache::KvCaches,
     live::Live,
     relay::{self, Relay},
+    request::Request,
 };
 use crate::{
     http::{
@@ -23,7 +24,8 @@ use crate::{
     },
     telemetry::{
         self,
-        labels::{FleetLabel, Outcome, Route},
+        labels::{AnswerMode, FleetLabel, LegResult, Outcome, Route},
+        metrics::CountedLeg,
     },
     wire::headers::{KINDRED_CONTEXT, KINDRED_GENERATION, KINDRED_RANK},
 };
@@ -36,9 +38,13 @@ pub struct Plan {
     pub fleet: FleetLabel,
     pub outcome: Option<Outcome>,
     pub context: Option<ContextSeen>,
+    /// The context leg, from its first attempt on.
+    context_leg: Option<CountedLeg>,
     pub generation: Option<GenerationLeg>,
     /// What may still come of the client's body.
     pub rest: Option<Rest>,
+    /// Header fields that every answer to this request carries, whoever makes it.
+    pub on_every_answer: Vec<(&'static str, String)>,
     /// Why the rest of it, or the generation worker's answer, was not taken.
     refusal: Option<Failure>,
     relay: Option<Relay>,
@@ -55,8 +61,10 @@ impl Plan {
             fleet: FleetLabel::None,
             outcome: None,
             context: None,
+            context_leg: None,
             generation: None,
             rest: None,
+            on_every_answer: Vec::new(),
             refusal: None,
             relay: None,
             started: Instant::now(),
@@ -72,8 +80,31 @@ impl Plan {
             .ok_or_else(|| Error::explain(ErrorType::InternalError, "no generation leg is planned"))
     }
 
+    /// What a worker's answer carries beyond its own header fields.
+    pub fn answer_fields(&self) -> Vec<(&'static str, String)> {
+        let mut fields = self.debug_headers();
+        fields.extend(self.on_every_answer.iter().cloned());
+        fields
+    }
+
+    /// The request has passed its checks and its first leg is about to be chosen: counts it.
+    pub fn understood(&self, request: &Request<'_>) {
+        let mode = match request.stream {
+            true => AnswerMode::Stream,
+            false => AnswerMode::Whole,
+        };
+        let legs = &telemetry::metrics().legs;
+        legs.understood.inc(mode);
+        legs.wait.observe(self.started.elapsed().as_secs_f64());
+    }
+
+    /// The first attempt of the context leg begins.
+    pub fn context_leg_begins(&mut self) {
+        self.context_leg = Some(CountedLeg::begin(FleetLabel::Context));
+    }
+
     /// The names of the instances that served the request, if the client may see them.
-    pub fn debug_headers(&self) -> Vec<(&'static str, String)> {
+    fn debug_headers(&self) -> Vec<(&'static str, String)> {
         let mut headers = Vec::new();
         if !self.live.config.telemetry.debug_headers {
             return headers;
@@ -123,7 +154,7 @@ impl Plan {
         if let Some(leg) = &mut self.generation {
             leg.answered();
         }
-        for (name, value) in self.debug_headers() {
+        for (name, value) in self.answer_fields() {
             head.insert_header(name, value)?;
         }
         Ok(())
@@ -135,6 +166,11 @@ impl Plan {
     /// When an answer that is held back outgrows `limits.max_answer`.
     pub fn relay(&mut self, body: &mut Option<Bytes>, end_of_stream: bool) -> Result<()> {
         if let Some(relay) = &mut self.relay {
+            if let (true, Some(leg)) = (relay.is_stream(), &mut self.generation)
+                && body.as_ref().is_some_and(|part| !part.is_empty())
+            {
+                leg.part_came();
+            }
             let ended = relay.pass(body, end_of_stream, &self.live)?;
             self.outcome = ended.or(self.outcome);
         }
@@ -182,6 +218,25 @@ impl Plan {
         }
     }
 
+    fn legs_end(&mut self, outcome: Outcome) {
+        let result = match outcome {
+            Outcome::Ok => LegResult::Ok,
+            Outcome::ClientCancel => LegResult::Abandoned,
+            _ => LegResult::Failed,
+        };
+        if let Some(leg) = &mut self.context_leg {
+            leg.ends(match self.context {
+                Some(_) => LegResult::Ok,
+                None if self.fleet != FleetLabel::Context => LegResult::Abandoned,
+                None => result,
+            });
+        }
+        if let Some(leg) = &mut self.generation {
+            let other = self.fleet == FleetLabel::Context;
+            leg.ends(if other { LegResult::Abandoned } else { result });
+        }
+    }
+
     /// The request has ended: counts it.
     pub fn finish(&mut self, status: Option<u16>, error: Option<&Error>) {
         let outcome = self.outcome.unwrap_or(match (error, status) {
@@ -189,6 +244,7 @@ impl Plan {
             (None, Some(200..=399)) => Outcome::Ok,
             (None, _) => Outcome::ClientError,
         });
+        self.legs_end(outcome);
         let metrics = telemetry::metrics();
         metrics.requests.inc((self.route, self.fleet, outcome));
         metrics

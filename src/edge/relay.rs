@@ -102,6 +102,11 @@ impl Relay {
         }
     }
 
+    /// Whether the answer passes as events.
+    pub fn is_stream(&self) -> bool {
+        matches!(self, Self::Events(_))
+    }
+
     /// What ends a stream that broke off after it had begun; `None` where the answer is no stream.
     pub fn break_off(&self) -> Option<Bytes> {
         match self {

@@ -4,7 +4,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 
-use http::{Method, header};
+use http::header;
 use pingora::{http::RequestHeader, proxy::Session};
 
 use super::{
@@ -70,18 +70,6 @@ impl Request<'_> {
             live.edge.affinity.scope,
         )
     }
-}
-
-/// The endpoint that a request is for. Paths are matched as they are, byte for byte.
-///
-/// # Errors
-/// 404 and 405.
-pub fn endpoint(head: &RequestHeader) -> Result<Endpoint, Failure> {
-    let endpoint = Endpoint::of_path(head.uri.path()).ok_or_else(Failure::not_found)?;
-    if head.method != Method::POST {
-        return Err(Failure::method_not_allowed("POST"));
-    }
-    Ok(endpoint)
 }
 
 /// Step 1: removes what a client may not set and finds out who it is.

@@ -5,8 +5,8 @@ use sha2::{Digest, Sha256};
 use super::*;
 use crate::{
     config::{
-        AffinityConfig, AffinityScope, ClientConfig, EdgeConfig, FleetConfig, FleetsConfig, Limits,
-        RouterConfig, TelemetryConfig, Timeouts,
+        AffinityConfig, AffinityScope, ClientConfig, EdgeConfig, FleetConfig, FleetsConfig,
+        InstanceNames, Limits, RouterConfig, TelemetryConfig, Timeouts,
     },
     wire::{Role, signature::SigningProfile},
 };
@@ -45,6 +45,7 @@ fn config(parent_header: Option<&str>, gateway: Option<GatewayConfig>) -> Config
             conditional_disagg: None,
         }),
         gateway,
+        cors: None,
         worker_filters: Vec::new(),
         admin: None,
         limits: Limits {
@@ -84,6 +85,8 @@ fn clients(policies: &[(&str, SubagentPolicy)]) -> GatewayConfig {
         anonymous: None,
         prune_headers: vec!["x-codex-parent-thread-id".to_owned()],
         max_sessions: 1000,
+        open_routes: vec![OwnRoute::Health, OwnRoute::Version],
+        cluster_info: InstanceNames::Aliases,
     }
 }
 

@@ -5,7 +5,7 @@
 //! secret or another client's data.
 
 use bytes::Bytes;
-use http::{Version, header};
+use http::{Method, Version, header};
 use pingora::{Result, http::ResponseHeader, protocols::http::ServerSession};
 use serde_json::json;
 
@@ -66,7 +66,19 @@ impl Failure {
             "invalid_request_error",
             "not_found",
             Outcome::ClientError,
-            "There is nothing at this path; use POST /v1/chat/completions or POST /v1/completions.",
+            "There is nothing at this path; use POST /v1/chat/completions, POST /v1/completions or \
+             GET /v1/models.",
+        )
+    }
+
+    /// 414: a path of more bytes than are looked at.
+    pub fn path_too_long(limit: usize) -> Self {
+        Self::new(
+            414,
+            "invalid_request_error",
+            "path_too_long",
+            Outcome::TooLarge,
+            format!("The path is longer than {limit} bytes."),
         )
     }
 
@@ -261,15 +273,15 @@ impl Failure {
         format!("data: {}\n\n", self.body())
     }
 
-    /// Writes the answer. Errors are Pingora's, of a client that cannot be written to.
-    pub async fn write(&self, session: &mut ServerSession) -> Result<()> {
-        write_json(
-            session,
-            self.status,
-            &self.headers,
-            Bytes::from(self.body()),
-        )
-        .await
+    /// Writes the answer, with further header fields. Errors are Pingora's, of a client that cannot
+    /// be written to.
+    pub async fn write(
+        &self,
+        session: &mut ServerSession,
+        further: &[(&'static str, String)],
+    ) -> Result<()> {
+        let headers = [&self.headers, further].concat();
+        write_json(session, self.status, &headers, Bytes::from(self.body())).await
     }
 }
 
@@ -338,7 +350,33 @@ pub async fn write(
     for (name, value) in headers {
         head.insert_header(*name, value)?;
     }
+    finish(session, head, body).await
+}
+
+/// Writes an answer of Kindred's own without a body.
+pub async fn write_empty(
+    session: &mut ServerSession,
+    status: u16,
+    headers: &[(&'static str, String)],
+) -> Result<()> {
+    let mut head = ResponseHeader::build(status, Some(headers.len() + 1))?;
+    // A 204 has no length (RFC 9110 section 8.6).
+    if status != 204 {
+        head.insert_header("content-length", 0)?;
+    }
+    for (name, value) in headers {
+        head.insert_header(*name, value)?;
+    }
+    finish(session, head, Bytes::new()).await
+}
+
+/// Writes the head, and the body unless only the head was asked for.
+async fn finish(session: &mut ServerSession, head: ResponseHeader, body: Bytes) -> Result<()> {
     session.write_response_header(Box::new(head)).await?;
+    let body = match session.req_header().method {
+        Method::HEAD => Bytes::new(),
+        _ => body,
+    };
     session.write_response_body(body, true).await
 }
 

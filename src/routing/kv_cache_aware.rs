@@ -277,6 +277,16 @@ impl KvCacheAware {
         self.choice.lock().evictions() + self.conversation.evictions()
     }
 
+    /// The block size in force.
+    pub fn tokens_per_block(&self) -> u32 {
+        self.workers.read().tokens_per_block()
+    }
+
+    /// How the first instance that has told names blocks; upstream's default until one has.
+    pub fn hash_algo(&self) -> HashAlgo {
+        self.workers.read().hash_algo()
+    }
+
     /// Blocks that are known, each counted once however many instances hold it.
     pub fn blocks(&self) -> usize {
         self.blocks.len()

@@ -46,6 +46,15 @@ impl HashAlgo {
         }
     }
 
+    /// Upstream's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V1BlockKey => "v1_block_key",
+            Self::V2Sha256 => "v2_sha256",
+            Self::V2Sha256First64 => "v2_sha256_64",
+        }
+    }
+
     pub fn family(self) -> Family {
         match self {
             Self::V1BlockKey => Family::V1,

@@ -67,6 +67,10 @@ label! {
     Route as "route" {
         ChatCompletions = "chat_completions",
         Completions = "completions",
+        /// `/v1/models` and one of them.
+        Models = "models",
+        /// What the edge tells of itself: health, version, cluster_info, metrics.
+        Status = "status",
         /// Every other path, known or not.
         Other = "other",
     }
@@ -111,6 +115,26 @@ label! {
         ClientCancel = "client_cancel",
         /// A fault of Kindred itself.
         Internal = "internal",
+    }
+}
+
+label! {
+    /// How a client wants its answer.
+    AnswerMode as "mode" {
+        /// As events.
+        Stream = "stream",
+        /// As one JSON object.
+        Whole = "whole",
+    }
+}
+
+label! {
+    /// How a leg ended, after all its attempts.
+    LegResult as "result" {
+        Ok = "ok",
+        Failed = "failed",
+        /// The client left, or the other leg failed.
+        Abandoned = "abandoned",
     }
 }
 
@@ -313,6 +337,8 @@ mod tests {
         sound::<Route>();
         sound::<FleetLabel>();
         sound::<Outcome>();
+        sound::<AnswerMode>();
+        sound::<LegResult>();
         sound::<Decision>();
         sound::<FallbackReason>();
         sound::<ConditionalWay>();

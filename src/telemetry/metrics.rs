@@ -5,6 +5,8 @@
 //! owner keeps, and take the series away when the owner is gone. The registry is Kindred's own.
 
 mod family;
+mod legs;
+mod upstream;
 
 use std::{
     collections::HashSet,
@@ -21,6 +23,7 @@ use super::labels::{
     Route, VerificationOutcome,
 };
 pub use family::{CounterBy, Family, GaugeBy, HistogramBy, Labels, Series};
+pub use legs::{CountedLeg, LegMetrics};
 
 /// Upper bounds of the latency buckets, seconds: from a cached prefix to a long generation.
 const SECONDS: [f64; 17] = [
@@ -52,6 +55,8 @@ pub struct Metrics {
     pub leg_first_byte: HistogramBy<FleetLabel>,
     /// `kindred_leg_retries_total`: attempts after the first.
     pub leg_retries: CounterBy<FleetLabel>,
+    /// Legs as wholes, and the requests around them.
+    pub legs: LegMetrics,
     /// `kindred_affinity_decisions_total`: how instances were chosen.
     pub affinity_decisions: CounterBy<(FleetLabel, Decision)>,
     /// `kindred_affinity_bindings`: bindings in a fleet's table.
@@ -113,6 +118,11 @@ fn always<L>(_: L) -> bool {
     true
 }
 
+/// Only inference requests have legs; no fleet decides about the others.
+fn has_legs(route: Route) -> bool {
+    matches!(route, Route::ChatCompletions | Route::Completions)
+}
+
 /// Legs belong to a fleet: their series for `none` would be noise.
 fn a_fleet(fleet: FleetLabel) -> bool {
     fleet != FleetLabel::None
@@ -130,7 +140,7 @@ impl Metrics {
                 r,
                 "kindred_requests_total",
                 "Requests that ended, by what was asked for, the fleet that decided and the outcome.",
-                always,
+                |(route, fleet, _)| fleet == FleetLabel::None || has_legs(route),
             )?,
             request_duration: HistogramBy::histograms(
                 r,
@@ -159,6 +169,7 @@ impl Metrics {
                 "Attempts of a leg after its first.",
                 a_fleet,
             )?,
+            legs: LegMetrics::new(r)?,
             affinity_decisions: CounterBy::counters(
                 r,
                 "kindred_affinity_decisions_total",

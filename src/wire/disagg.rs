@@ -35,8 +35,11 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::ChatCompletions, Self::Completions];
+
     /// The path, the same for clients and workers.
-    pub fn path(self) -> &'static str {
+    pub const fn path(self) -> &'static str {
         match self {
             Self::ChatCompletions => "/v1/chat/completions",
             Self::Completions => "/v1/completions",
@@ -45,7 +48,7 @@ impl Endpoint {
 
     /// The endpoint of a path.
     pub fn of_path(path: &str) -> Option<Self> {
-        [Self::ChatCompletions, Self::Completions]
+        Self::ALL
             .into_iter()
             .find(|endpoint| endpoint.path() == path)
     }

@@ -5,57 +5,12 @@
 //! checks, so every such spelling is found; it is not repaired, because what is checked must be what
 //! is forwarded.
 
-use crate::wire::disagg::Endpoint;
+use crate::{http::path, wire::disagg::Endpoint};
 
 /// The endpoint that the target of a request line means in other words. A target with a host in it
 /// means what its path ends in.
 pub fn means(target: &[u8]) -> Option<Endpoint> {
-    let decoded = decoded(target);
-    let end = decoded.iter().position(|byte| b"?#".contains(byte));
-    let path = decoded.get(..end.unwrap_or(decoded.len()))?;
-    let mut segments: Vec<&[u8]> = Vec::new();
-    for segment in path.split(|byte| b"/\\".contains(byte)) {
-        let name = segment.split(|byte| *byte == b';').next();
-        match name.unwrap_or_default().trim_ascii() {
-            b"" | b"." => {}
-            b".." => drop(segments.pop()),
-            name => segments.push(name),
-        }
-    }
-    let with_host = !path.starts_with(b"/") && !path.starts_with(b"\\");
-    let same = |endpoint: &Endpoint| {
-        let own: Vec<_> = endpoint.path().split('/').skip(1).collect();
-        let from = if with_host {
-            segments.len().saturating_sub(own.len())
-        } else {
-            0
-        };
-        let tail = segments.iter().skip(from);
-        tail.eq(own
-            .iter()
-            .map(|name| name.as_bytes())
-            .collect::<Vec<_>>()
-            .iter())
-    };
-    [Endpoint::ChatCompletions, Endpoint::Completions]
-        .into_iter()
-        .find(same)
-}
-
-/// Without any percent escape, also where decoding makes a new one.
-fn decoded(target: &[u8]) -> Vec<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let mut out = Vec::with_capacity(target.len());
-    for byte in target {
-        out.push(*byte);
-        while let [.., b'%', high, low] = out[..]
-            && let (Some(high), Some(low)) = (digit(high), digit(low))
-        {
-            out.truncate(out.len() - 3);
-            out.push(u8::try_from(high * 16 + low).unwrap_or_default());
-        }
-    }
-    out
+    path::means(target, Endpoint::ALL.map(Endpoint::path)).and_then(Endpoint::of_path)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ import urllib.request
 
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 PARENT = "X-Dynamo-Parent-Session-ID"
 SYSTEM = "You are one of a team of agents that works on a large code base. " * 8
@@ -111,6 +112,40 @@ def test_errors_are_the_sdks_own_kinds(demo):
     with pytest.raises(openai.BadRequestError) as caught:
         demo.client.completions.create(model="demo", prompt=["one", "two"])
     assert caught.value.body["param"] == "prompt"
+
+
+def test_models(demo):
+    listed = demo.client.models.list()
+    assert listed.object == "list"
+    ids = [model.id for model in listed]
+    assert ids == sorted(set(ids)) and ids
+    for model in listed:
+        assert model.object == "model" and model.owned_by
+        assert demo.client.models.retrieve(model.id) == model
+    for unknown in ("no-such-model", "org/no-such-model", "a b/c?d#e"):
+        with pytest.raises(openai.NotFoundError) as caught:
+            demo.client.models.retrieve(unknown)
+        assert caught.value.body["code"] == "model_not_found"
+        assert unknown in caught.value.body["message"]
+
+
+def test_upstreams_metrics_are_read_by_their_own_library(demo):
+    demo.client.completions.create(model="demo", prompt="hello", max_tokens=6)
+    demo.client.completions.create(model="demo", prompt="hello", max_tokens=6, stream=True).response.read()
+    with urllib.request.urlopen(f"{demo.edge}/prometheus/metrics", timeout=30) as page:
+        assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        families = {family.name: family for family in text_string_to_metric_families(page.read().decode())}
+    roles = ("total_requests", "error_requests", "retry_requests", "completed_requests")
+    latencies = ("first_token_latency_seconds", "complete_latency_seconds", "per_token_latency_seconds")
+    counters = {"total_requests", "stream_requests", "nonstream_requests", "validation_exceptions", "http_exceptions"}
+    counters |= {"internal_errors", "total_responses"} | {f"{role}_{name}" for role in ("ctx", "gen") for name in roles}
+    histograms = {"queue_latency_seconds"} | {f"{role}_{name}" for role in ("ctx", "gen") for name in latencies}
+    assert {name for name, family in families.items() if family.type == "counter"} == counters
+    assert {name for name, family in families.items() if family.type == "histogram"} == histograms
+    assert len(families) == len(counters) + len(histograms)
+    value = {sample.name: sample.value for family in families.values() for sample in family.samples}
+    assert (value["stream_requests_total"], value["nonstream_requests_total"]) == (1, 1)
+    assert (value["total_requests_total"], value["ctx_total_requests_total"]) == (2, 2)
 
 
 @pytest.mark.parametrize("scope", ["context", "both"])

@@ -26,22 +26,9 @@ pub fn post(
     body: &[u8],
     trailers: &[(&str, &str)],
 ) -> Answer {
-    let mut fields = Vec::new();
-    for (name, value) in [
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":authority", "test"),
-        (":path", path),
-        ("content-type", "application/json"),
-    ] {
-        field(&mut fields, name, value);
-    }
-    for (name, value) in headers {
-        field(&mut fields, name, value);
-    }
-    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    frame(&mut bytes, SETTINGS, 0, 0, &[]);
-    frame(&mut bytes, HEADERS, END_HEADERS, 1, &fields);
+    let mut all = vec![("content-type", "application/json")];
+    all.extend_from_slice(headers);
+    let mut bytes = begin("POST", path, &all, 0);
     if trailers.is_empty() {
         frame(&mut bytes, DATA, END_STREAM, 1, body);
     } else {
@@ -52,9 +39,36 @@ pub fn post(
         }
         frame(&mut bytes, HEADERS, END_HEADERS | END_STREAM, 1, &fields);
     }
+    send(address, &bytes)
+}
+
+/// Sends a request without a body; the answer is as that of [`post`].
+pub fn ask(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+    send(address, &begin(method, path, headers, END_STREAM))
+}
+
+/// A connection's first bytes, and a request's head.
+fn begin(method: &str, path: &str, headers: &[(&str, &str)], end: u8) -> Vec<u8> {
+    let mut fields = Vec::new();
+    let own = [
+        (":method", method),
+        (":scheme", "http"),
+        (":authority", "test"),
+        (":path", path),
+    ];
+    for (name, value) in own.iter().chain(headers) {
+        field(&mut fields, name, value);
+    }
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    frame(&mut bytes, SETTINGS, 0, 0, &[]);
+    frame(&mut bytes, HEADERS, END_HEADERS | end, 1, &fields);
+    bytes
+}
+
+fn send(address: SocketAddr, bytes: &[u8]) -> Answer {
     let mut stream = connect(address);
     // The server may refuse and close before it has read everything.
-    let _ = stream.write_all(&bytes);
+    let _ = stream.write_all(bytes);
     read_answer(&mut stream)
 }
 

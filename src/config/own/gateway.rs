@@ -7,7 +7,7 @@ use crate::config::words::shown;
 use std::collections::HashSet;
 
 use crate::config::{
-    ClientConfig, GatewayConfig, SubagentPolicy,
+    ClientConfig, GatewayConfig, InstanceNames, OwnRoute, SubagentPolicy,
     own::{name as own_name, sessions},
     raw::{self, Field, Section, node::Value},
     report::{Place, Report},
@@ -17,6 +17,11 @@ const POLICIES: [(&str, SubagentPolicy); 3] = [
     ("none", SubagentPolicy::None),
     ("owned", SubagentPolicy::Owned),
     ("declared", SubagentPolicy::Declared),
+];
+
+const INSTANCE_NAMES: [(&str, InstanceNames); 2] = [
+    ("aliases", InstanceNames::Aliases),
+    ("addresses", InstanceNames::Addresses),
 ];
 
 /// Headers that a request cannot be served, or its client known, without.
@@ -55,7 +60,28 @@ pub(crate) fn gateway(field: Field, report: &mut Report) -> GatewayConfig {
             .map(|field| prune_headers(field, report))
             .unwrap_or_default(),
         max_sessions: sessions(raw.max_sessions, 1_000_000, report),
+        open_routes: open_routes(raw.open_routes, report),
+        cluster_info: raw
+            .cluster_info
+            .and_then(|field| field.choice(report, &INSTANCE_NAMES))
+            .unwrap_or_default(),
     }
+}
+
+/// Whoever watches the edge has no key, and health and version tell nothing of the fleets.
+fn open_routes(field: Option<Field>, report: &mut Report) -> Vec<OwnRoute> {
+    let Some(field) = field else {
+        return vec![OwnRoute::Health, OwnRoute::Version];
+    };
+    let mut routes = Vec::new();
+    for item in field.list(report) {
+        if let Some(route) = item.choice(report, &OwnRoute::ALL)
+            && !routes.contains(&route)
+        {
+            routes.push(route);
+        }
+    }
+    routes
 }
 
 fn clients(field: Field, report: &mut Report) -> Vec<ClientConfig> {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::ClientConfig;
+use crate::config::{ClientConfig, InstanceNames};
 
 fn digest(key: &str) -> [u8; 32] {
     Sha256::digest(key).into()
@@ -19,6 +19,8 @@ fn clients(anonymous: Option<SubagentPolicy>) -> Clients {
         anonymous,
         prune_headers: Vec::new(),
         max_sessions: 100,
+        open_routes: Vec::new(),
+        cluster_info: InstanceNames::Aliases,
     })
 }
 
@@ -104,6 +106,8 @@ fn without_clients_every_key_is_a_placeholder() {
         anonymous: Some(SubagentPolicy::Owned),
         prune_headers: Vec::new(),
         max_sessions: 100,
+        open_routes: Vec::new(),
+        cluster_info: InstanceNames::Aliases,
     });
     assert_eq!(
         identify(&clients, &[b"Bearer EMPTY"]),

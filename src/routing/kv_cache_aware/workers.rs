@@ -141,6 +141,12 @@ impl Workers {
         self.tokens_per_block
     }
 
+    /// The algorithm of the instance that has been known for longest.
+    pub(super) fn hash_algo(&self) -> HashAlgo {
+        let first = self.known.iter().min_by_key(|(id, _)| **id);
+        first.map_or_else(HashAlgo::default, |(_, worker)| worker.algo)
+    }
+
     /// Whether any worker names its blocks by this family; of none at all, upstream's default.
     pub(super) fn use_family(&self, family: Family) -> bool {
         let mut families = self.known.values().map(|worker| worker.algo.family());

@@ -141,6 +141,11 @@ impl<L: Labels, V: Series> Family<L, V> {
     pub fn get(&self, labels: L) -> &V::Metric {
         self.cells[labels.cell()].get_or_init(|| self.vec.series(&labels.values()))
     }
+
+    /// The handle of one combination that was expected or has been seen.
+    pub fn known(&self, labels: L) -> Option<&V::Metric> {
+        self.cells.get(labels.cell())?.get()
+    }
 }
 
 impl<L: Labels> CounterBy<L> {
