@@ -7,6 +7,7 @@
 
 mod address;
 pub mod check;
+mod discovery;
 mod own;
 mod pools;
 mod print;
@@ -31,6 +32,7 @@ use secrecy::SecretString;
 
 use crate::wire::{Role, disagg::ScheduleStyle, signature::SigningProfile};
 
+pub use discovery::{DiscoveryConfig, StoreConfig};
 pub use pools::{FleetsConfig, ModelConfig, PairConfig};
 pub use report::{ConfigError, Problem};
 pub use surface::{AllowedHeaders, AllowedOrigins, CorsConfig, InstanceNames, OwnRoute};
@@ -69,6 +71,8 @@ pub struct EdgeConfig {
     pub fleets: Option<FleetsConfig>,
     /// The models with fleets of their own.
     pub models: Vec<ModelConfig>,
+    /// Upstream's `disagg_cluster`: who the instances of `fleets` are, where they announce themselves.
+    pub discovery: Option<DiscoveryConfig>,
     pub affinity: AffinityConfig,
     /// The keys of affinity and KV transfer headers, at most [`SigningKeys::MOST`]: the first
     /// signs. Upstream's `internal_request_auth_key` is a list of one.
@@ -99,6 +103,8 @@ pub struct FleetConfig {
     pub role: Role,
     /// `host:port` of each instance, unique, in the file's order.
     pub urls: Vec<String>,
+    /// The instances announce themselves (`disagg_cluster`), and there are no `urls`.
+    pub announced: bool,
     pub router: RouterConfig,
     /// How affinity is signed for this fleet.
     pub signing_profile: SigningProfile,

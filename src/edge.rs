@@ -8,6 +8,7 @@
 mod conditional;
 mod context_leg;
 mod destination;
+mod discovery;
 mod failure;
 mod generation_first;
 mod generation_leg;
@@ -38,7 +39,7 @@ use pingora::{
     proxy::{FailToProxy, ProxyHttp, Session},
     upstreams::peer::HttpPeer,
 };
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use crate::{
     config::Config,
@@ -51,6 +52,8 @@ use crate::{
     telemetry::{self, labels::Outcome},
 };
 use context_leg::FinalAnswer;
+use discovery::Discovery;
+pub use discovery::following;
 use generation_first::deliver;
 use generation_leg::GenerationLeg;
 use kv_cache::KvCaches;
@@ -68,7 +71,9 @@ use tokens::Tokens;
 /// The edge's state over all requests.
 pub struct Edge {
     live: ArcSwap<Live>,
-    reloaded: Notify,
+    /// Counts changes of configuration and of membership.
+    changed: watch::Sender<u64>,
+    discovery: Discovery,
     upstreams: Arc<Upstreams>,
     server_infos: ServerInfos,
     caches: Arc<KvCaches>,
@@ -102,7 +107,8 @@ impl Edge {
         let upstreams = Arc::new(Upstreams::new(options));
         Ok(Live::build(config, None, tokenizers).map(|live| Self {
             live: ArcSwap::from_pointee(live),
-            reloaded: Notify::new(),
+            changed: watch::Sender::default(),
+            discovery: Discovery::default(),
             server_infos: ServerInfos::default(),
             caches: Arc::new(KvCaches::new(upstreams.clone())),
             tokens: Tokens::new(upstreams.clone()),
@@ -126,7 +132,7 @@ impl Edge {
     pub fn reload(&self, config: &Arc<Config>, prepared: Prepared) {
         if let Some(live) = Live::build(config, Some(&self.live.load()), prepared.0) {
             self.live.store(Arc::new(live));
-            self.reloaded.notify_one();
+            self.changed.send_modify(|version| *version += 1);
         }
     }
 

@@ -5,6 +5,7 @@
 //! was there before. It must never change a snapshot that requests may be using, and it must never
 //! choose an instance: that is routing.
 
+pub mod discovery;
 pub mod instance;
 
 use std::{

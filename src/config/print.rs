@@ -9,10 +9,10 @@ use secrecy::SecretString;
 use serde_json::{Map, Value, json};
 
 use super::{
-    AffinityScope, AllowedHeaders, AllowedOrigins, Config, CorsConfig, EdgeConfig, FleetConfig,
-    FleetsConfig, GatewayConfig, InstanceNames, KvCacheAwareConfig, Limits, ModelConfig,
-    NewConversationPlacement, RouterConfig, SubagentPolicy, Timeouts, WorkerFilterConfig,
-    raw::field::written_size, secret::MASK,
+    AffinityScope, AllowedHeaders, AllowedOrigins, Config, CorsConfig, DiscoveryConfig, EdgeConfig,
+    FleetConfig, FleetsConfig, GatewayConfig, InstanceNames, KvCacheAwareConfig, Limits,
+    ModelConfig, NewConversationPlacement, RouterConfig, StoreConfig, SubagentPolicy, Timeouts,
+    WorkerFilterConfig, raw::field::written_size, secret::MASK,
 };
 use crate::wire::{Role, disagg::ScheduleStyle};
 
@@ -105,12 +105,46 @@ fn edge_keys(edge: &EdgeConfig, file: &mut Map<String, Value>) {
         edge.gen_strip_message_history,
     );
     put(file, "gen_tokids_ctxbytes", edge.gen_tokids_ctxbytes);
+    if let Some(discovery) = &edge.discovery {
+        put(file, "disagg_cluster", self::discovery(discovery, edge));
+    }
     if let Some(conditional) = &edge.conditional_disagg {
         let section = json!({
             "max_local_prefill_length": conditional.max_local_prefill_length,
         });
         put(file, "conditional_disagg_config", section);
     }
+}
+
+/// The address of a store that is hosted here is not kept: only that it is this edge's.
+fn discovery(discovery: &DiscoveryConfig, edge: &EdgeConfig) -> Value {
+    let uri = match &discovery.store {
+        StoreConfig::Hosted => format!("http://localhost:{}", edge.port.max(1)),
+        StoreConfig::Etcd(endpoints) => {
+            let uris: Vec<_> = endpoints.iter().map(|at| format!("etcd://{at}")).collect();
+            uris.join(",")
+        }
+    };
+    let mut section = Map::new();
+    put(&mut section, "cluster_uri", uri);
+    put(
+        &mut section,
+        "cluster_name",
+        discovery.cluster_name.as_str(),
+    );
+    let minimal = json!({
+        "context_servers": discovery.minimal_context,
+        "generation_servers": discovery.minimal_generation,
+    });
+    put(&mut section, "minimal_instances", minimal);
+    let interval = discovery.heartbeat_interval.as_secs_f64();
+    put(&mut section, "heartbeat_interval_sec", interval);
+    let timeout = discovery.inactive_timeout.as_secs_f64();
+    put(&mut section, "inactive_timeout_sec", timeout);
+    if discovery.auth_token.is_some() {
+        put(&mut section, "auth_token", MASK);
+    }
+    section.into()
 }
 
 fn model(model: &ModelConfig) -> (String, Value) {
@@ -149,8 +183,10 @@ fn fleet(fleet: &FleetConfig) -> Value {
         RouterConfig::KvCacheAware(config) => kv_cache_aware(config),
     };
     let mut section = Map::new();
-    put(&mut section, "num_instances", fleet.urls.len());
-    put(&mut section, "urls", fleet.urls.clone());
+    if !fleet.announced {
+        put(&mut section, "num_instances", fleet.urls.len());
+        put(&mut section, "urls", fleet.urls.clone());
+    }
     put(&mut section, "router", router);
     if fleet.role != Role::Aggregated {
         put(

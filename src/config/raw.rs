@@ -180,6 +180,27 @@ section! {
 }
 
 section! {
+    /// `disagg_cluster`.
+    DisaggCluster {
+        cluster_uri,
+        cluster_name,
+        minimal_instances,
+        heartbeat_interval_sec,
+        inactive_timeout_sec,
+        auth_token,
+        auth_token_file,
+    }
+}
+
+section! {
+    /// `minimal_instances` of `disagg_cluster`.
+    MinimalInstances {
+        context_servers,
+        generation_servers,
+    }
+}
+
+section! {
     /// `conditional_disagg_config`.
     ConditionalDisagg {
         max_local_prefill_length,
@@ -310,6 +331,8 @@ pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
         Servers::KEYS,
         Model::KEYS,
         Router::KEYS,
+        DisaggCluster::KEYS,
+        MinimalInstances::KEYS,
         ConditionalDisagg::KEYS,
         Gateway::KEYS,
         Client::KEYS,

@@ -88,6 +88,18 @@ impl Secrets<'_> {
         secret.map_or(Taken::Bad, |secret| Taken::Given(vec![secret]))
     }
 
+    /// A secret that is given inline or as a file.
+    pub(crate) fn one(
+        &self,
+        inline: Option<Field>,
+        file: Option<Field>,
+        report: &mut Report,
+    ) -> Option<SecretString> {
+        let list = None;
+        let forms = Forms { inline, file, list };
+        self.take(forms, report).given().into_iter().next()
+    }
+
     fn list(&self, field: Field, report: &mut Report) -> Taken {
         let at = field.at.clone();
         let before = report.errors();

@@ -1,5 +1,6 @@
 //! The configuration as a whole, from text to `Config` or to words.
 
+mod discovery;
 mod hostile;
 mod kindred;
 mod models;

@@ -6,6 +6,7 @@
 
 mod affinity;
 mod conditional;
+mod discovery;
 mod fleet;
 mod host;
 
@@ -32,7 +33,6 @@ pub(crate) fn edge(
     report: &mut Report,
 ) -> Option<EdgeConfig> {
     let wanted = gateway || describes_edge(&file) || !others;
-    let discovered = discovery(file.disagg_cluster.take(), report);
     without_effect(&mut file, report);
     let schedule_style = schedule_style(file.schedule_style.take(), report);
     let affinity = affinity::read(&mut file, key, gateway, report);
@@ -45,12 +45,15 @@ pub(crate) fn edge(
     let strip_history = file.gen_strip_message_history.take();
     let tokids = file.gen_tokids_ctxbytes.take();
     let conditional = file.conditional_disagg_config.take();
-    let (fleets, models) = fleet::all(file, wanted && !discovered, report);
+    let cluster = file.disagg_cluster.take();
+    let discovery = discovery::read(cluster, secrets, port, gateway, report);
+    let (fleets, models) = fleet::all(file, wanted, discovery.is_some(), report);
     let mut config = EdgeConfig {
         hostname,
         port,
         fleets,
         models,
+        discovery,
         affinity,
         internal_request_auth_keys: key.given(),
         max_retries: retries
@@ -152,20 +155,6 @@ fn bind(file: &mut raw::File, wanted: bool, report: &mut Report) -> (String, u16
         report.listens(&at, Listener::new(&hostname, port));
     }
     (hostname, port)
-}
-
-/// Whether the file asks for discovery: upstream then reads no static urls, and neither would a
-/// reader of the file expect them to be used.
-fn discovery(field: Option<Field>, report: &mut Report) -> bool {
-    let Some(field) = field.filter(|field| !field.is_null()) else {
-        return false;
-    };
-    report.error(
-        &field.at,
-        "asks for discovery, which Kindred does not have yet; list the workers under \
-         context_servers.urls and generation_servers.urls and remove disagg_cluster",
-    );
-    true
 }
 
 fn schedule_style(field: Option<Field>, report: &mut Report) -> ScheduleStyle {

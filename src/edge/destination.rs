@@ -47,7 +47,11 @@ impl Destination {
             || Arc::new(Fleet::empty(settings.role, model.cloned())),
             Self::fleet,
         );
-        let fleet = succeed(&before, &settings.urls);
+        let fleet = if settings.announced {
+            Fleet::clone(&before)
+        } else {
+            succeed(&before, &settings.urls)
+        };
         let router = match previous {
             // Bindings to removed instances stay: their keys then count as failed over, not as new.
             Some(previous) => previous.router.reconfigured(&settings.router),
@@ -104,12 +108,18 @@ impl Destination {
         Ok(pick)
     }
 
-    /// From now on the fleet is the instances at these addresses, in this order.
-    pub fn set_members<U: AsRef<str>>(&self, addresses: &[U]) {
+    /// From now on the fleet is the instances at these addresses, in this order; `false` where it is
+    /// that already.
+    pub fn set_members(&self, addresses: &[String]) -> bool {
         let before = self.fleet();
+        let now = before.instances().iter().map(|instance| &*instance.address);
+        if now.eq(addresses.iter().map(String::as_str)) {
+            return false;
+        }
         let fleet = succeed(&before, addresses);
         forget_blocks(&self.router, &fleet, &before);
         self.fleet.store(Arc::new(fleet));
+        true
     }
 
     /// Brings the gauges of its instances up to date and adds what its router counted.

@@ -96,11 +96,19 @@ impl Live {
     /// where every fleet of every model has one. `/health`, `/readyz` and `/cluster_info` all go by
     /// this.
     pub fn unready(&self) -> Option<Unready> {
-        let mut fleets = self.destinations().map(Destination::fleet);
-        let empty = fleets.find(|fleet| fleet.is_empty());
-        empty.map(|fleet| Unready {
-            fleet: fleet.role().label(),
-        })
+        for pool in self.pools.iter() {
+            let discovery = self.edge.discovery.as_ref();
+            let discovery = discovery.filter(|_| pool.model.is_none());
+            for destination in pool.destinations() {
+                let fleet = destination.fleet();
+                let minimal = discovery.map_or(1, |discovery| discovery.minimal(fleet.role()));
+                if fleet.instances().len() < minimal {
+                    let fleet = fleet.role().label();
+                    return Some(Unready { fleet });
+                }
+            }
+        }
+        None
     }
 
     /// Brings the metrics that follow from state up to date.
@@ -152,10 +160,10 @@ mod tests {
             let fleet = live.destinations().find(of_role).unwrap();
             let members = fleet.fleet();
             let address = members.instances()[0].address.clone();
-            fleet.set_members::<&str>(&[]);
+            fleet.set_members(&[]);
             let told = live.unready().map(|unready| unready.to_string());
             assert_eq!(told, Some(format!("the {name} fleet has no instance")));
-            fleet.set_members(&[address]);
+            fleet.set_members(&[address.to_string()]);
             assert_eq!(live.unready(), None);
         }
     }

@@ -76,6 +76,12 @@ impl Edge {
         let endpoint = match surface::asked(session.req_header())? {
             Asked::Inference(endpoint) => endpoint,
             Asked::Own(own) => return self.tell(session, plan, own).await.map(Next::Tell),
+            Asked::Store(route) => {
+                plan.route = Route::Status;
+                let config = live.edge.discovery.as_ref();
+                let (status, told) = self.discovery.answer(config, session, route).await?;
+                return Ok(Next::Tell(Told::result(status, &told)));
+            }
             Asked::Options(allow) => {
                 return Ok(Next::Tell(surface::options(&live, session, allow)));
             }

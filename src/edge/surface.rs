@@ -59,6 +59,14 @@ impl Told {
         Self::new(JSON, body.to_string())
     }
 
+    /// What the store of announcements says; 400 is an answer there, not a mistake.
+    pub fn result(status: u16, body: &Value) -> Self {
+        Self {
+            status,
+            ..Self::json(body)
+        }
+    }
+
     fn empty(status: u16, outcome: Outcome) -> Self {
         Self {
             status,
@@ -121,7 +129,7 @@ impl Edge {
                 Some(_) => Told::empty(503, Outcome::NoInstance),
             },
             Own::Version => Told::json(&json!({"version": env!("CARGO_PKG_VERSION")})),
-            Own::ClusterInfo => Told::json(&cluster_info::of(&live)),
+            Own::ClusterInfo => Told::json(&cluster_info::of(&live, &self.discovery)),
             Own::Metrics => Told::new(EXPOSITION, telemetry::metrics().render_upstream()),
         })
     }

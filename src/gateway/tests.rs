@@ -17,6 +17,7 @@ fn fleet(role: Role) -> FleetConfig {
     FleetConfig {
         role,
         urls: vec!["localhost:8001".to_owned()],
+        announced: false,
         router: RouterConfig::RoundRobin,
         signing_profile: SigningProfile::default(),
     }
@@ -30,6 +31,7 @@ fn config(parent_header: Option<&str>, gateway: Option<GatewayConfig>) -> Config
             port: 8000,
             fleets: Some(FleetsConfig::Aggregated(fleet(Role::Aggregated))),
             models: Vec::new(),
+            discovery: None,
             affinity: AffinityConfig {
                 parent_header: parent_header.map(str::to_owned),
                 scope: AffinityScope::Context,

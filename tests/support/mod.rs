@@ -1,6 +1,7 @@
 //! What the tests over real sockets share: the built binary, simulated workers, a raw client.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod etcd;
 pub mod exposition;
 pub mod fleet;
 pub mod h2c;
@@ -96,7 +97,12 @@ impl Kindred {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("kindred.yaml");
         std::fs::write(&file, yaml).unwrap();
-        let fleets = ["context_servers:", "aggregated_servers:", "models:"];
+        let fleets = [
+            "context_servers:",
+            "aggregated_servers:",
+            "models:",
+            "disagg_cluster:",
+        ];
         let listeners = fleets.iter().any(|key| yaml.contains(key)) as usize
             + yaml.contains("admin:") as usize
             + yaml.matches("worker:").count();

@@ -383,13 +383,6 @@ fn either_leg_may_be_first_and_an_unknown_style_is_context_first() {
 }
 
 #[test]
-fn keys_that_would_serve_wrongly_are_errors() {
-    let text = "disagg_cluster: {cluster_uri: \"http://h:1\"}";
-    let message = bad(text, &["k.yaml:1: disagg_cluster", "context_servers.urls"]);
-    assert_eq!(message.lines().count(), 1, "{message}");
-}
-
-#[test]
 fn a_chat_template_switch_is_a_real_boolean() {
     for value in ["\"true\"", "1", "null", "[true]", "maybe"] {
         let text = edge(&format!("allow_request_chat_template: {value}"));

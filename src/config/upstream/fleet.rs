@@ -32,10 +32,11 @@ const OWN: [&str; 6] = [
 type Options = [(String, Field)];
 
 /// The fleets of unnamed models, and those of `models`; `needed` says that each fleet must have an
-/// instance.
+/// instance, `discovered` that those of unnamed models are not read from the file.
 pub(super) fn all(
     mut file: raw::File,
     needed: bool,
+    discovered: bool,
     report: &mut Report,
 ) -> (Option<FleetsConfig>, Vec<ModelConfig>) {
     for (name, field) in &file.rest {
@@ -52,10 +53,13 @@ pub(super) fn all(
     let mut reader = Reader {
         inherited: &file.rest,
         needed,
+        discovered,
         report,
     };
     let given = servers.iter().any(Option::is_some);
-    let fleets = (given || !named).then(|| reader.fleets(servers, &file.at));
+    let wanted = given || discovered || !named;
+    let fleets = wanted.then(|| reader.fleets(servers, &file.at));
+    reader.discovered = false;
     let models = models.map_or_else(Vec::new, |field| models::read(field, &mut reader));
     let every = fleets
         .iter()
@@ -70,6 +74,8 @@ struct Reader<'a> {
     /// Engine options of the file's top.
     inherited: &'a Options,
     needed: bool,
+    /// Whether the instances announce themselves.
+    discovered: bool,
     report: &'a mut Report,
 }
 
@@ -81,7 +87,13 @@ impl Reader<'_> {
         let [context, generation, aggregated] = servers.map(given);
         let pair = context.is_some() || generation.is_some();
         if let Some(aggregated) = aggregated {
-            if pair {
+            if self.discovered {
+                self.report.error(
+                    &aggregated.at,
+                    "stands beside disagg_cluster, whose workers serve in two legs; give it a name \
+                     under models",
+                );
+            } else if pair {
                 self.report.error(
                     &aggregated.at,
                     "stands beside context_servers or generation_servers, and a model is served \
@@ -94,7 +106,7 @@ impl Reader<'_> {
         }
         let context = self.fleet(context, at, "context_servers", Role::Context);
         let generation = self.fleet(generation, at, "generation_servers", Role::Generation);
-        mixed(&context.0, &generation.0, at, self.needed, self.report);
+        mixed(&context.0, &generation.0, at, self.report);
         if !same_options(&context.1, &generation.1) && shares(&context.0, &generation.0) {
             self.report.warn(
                 at,
@@ -124,7 +136,12 @@ impl Reader<'_> {
             },
         };
         contradictions(self.inherited, &raw.rest, &raw.at, report);
-        let urls = urls(&mut raw, role, self.needed, report);
+        let urls = if self.discovered {
+            ignored(&raw, report);
+            Vec::new()
+        } else {
+            urls(&mut raw, role, self.needed, report)
+        };
         let engine = router::Engine::of(&raw.rest).or(router::Engine::of(self.inherited));
         let router = match raw.router.take() {
             Some(field) => router::read(field, engine, report),
@@ -144,6 +161,7 @@ impl Reader<'_> {
         let config = FleetConfig {
             role,
             urls,
+            announced: self.discovered,
             router,
             signing_profile: own::signing_profile(raw.signing_profile.take(), report),
         };
@@ -230,18 +248,22 @@ fn shares(a: &FleetConfig, b: &FleetConfig) -> bool {
 }
 
 /// A request's two legs go to different servers where there are two.
-fn mixed(
-    context: &FleetConfig,
-    generation: &FleetConfig,
-    at: &Place,
-    needed: bool,
-    report: &mut Report,
-) {
-    if needed && context.urls.len() == 1 && context.urls == generation.urls {
+fn mixed(context: &FleetConfig, generation: &FleetConfig, at: &Place, report: &mut Report) {
+    if context.urls.len() == 1 && context.urls == generation.urls {
         report.warn(
             at,
             "names one and the same server for both roles: it serves both legs of every request, \
              where upstream would serve none; add a second one",
+        );
+    }
+}
+
+/// Upstream reads no static urls beside `disagg_cluster`.
+fn ignored(raw: &raw::Servers, report: &mut Report) {
+    if let Some(urls) = raw.urls.as_ref().filter(|urls| !urls.is_null()) {
+        report.warn(
+            &urls.at,
+            "is not read beside disagg_cluster (as in upstream): the workers announce themselves",
         );
     }
 }

@@ -70,7 +70,9 @@ pub fn learning(edge: Arc<Edge>, options: ConnectorOptions) -> GenBackgroundServ
 impl BackgroundService for Learning {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let mut known = HashMap::new();
+        let mut changed = self.edge.changed.subscribe();
         loop {
+            changed.mark_unchanged();
             let live = self.edge.live.load_full();
             let due = tokio::select! {
                 due = self.round(&live, &mut known) => due,
@@ -80,7 +82,7 @@ impl BackgroundService for Learning {
             let due = due.unwrap_or_else(|| Instant::now() + LIFETIME);
             tokio::select! {
                 () = sleep_until(due) => {}
-                () = self.edge.reloaded.notified() => {}
+                _ = changed.changed() => {}
                 _ = shutdown.changed() => return,
             }
         }

@@ -7,13 +7,14 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     config::InstanceNames,
-    edge::{destination::Destination, live::Live},
+    edge::{destination::Destination, discovery::Discovery, live::Live},
     fleet::Instance,
     telemetry::labels::FleetLabel,
+    wire::Role,
 };
 
 /// The whole answer. Fleets of several models are one list for each role.
-pub fn of(live: &Live) -> Value {
+pub fn of(live: &Live, discovery: &Discovery) -> Value {
     let gateway = live.config.gateway.as_ref();
     let names = gateway.map_or(InstanceNames::Addresses, |gateway| gateway.cluster_info);
     let mut servers = Map::new();
@@ -33,12 +34,46 @@ pub fn of(live: &Live) -> Value {
             keys.insert(label.as_str().to_owned(), config);
         }
     }
-    // `current_workers` and `minimal_instances` come with discovery; they obey `names` as well.
-    json!({
+    let mut info = json!({
         "is_ready": live.unready().is_none(),
         "server_lists": servers,
         "routing_key_configs": keys,
-    })
+    });
+    if let Some(config) = &live.edge.discovery {
+        info["current_workers"] = json!({
+            "context_servers": announced(live, discovery, Role::Context, names),
+            "generation_servers": announced(live, discovery, Role::Generation, names),
+        });
+        info["minimal_instances"] = json!({
+            "context_servers": config.minimal_context,
+            "generation_servers": config.minimal_generation,
+        });
+    }
+    info
+}
+
+/// The workers of a role that announced themselves, served or not. Those whose addresses are not
+/// shown go by their aliases; one that does not serve yet has none.
+fn announced(live: &Live, discovery: &Discovery, role: Role, names: InstanceNames) -> Vec<Value> {
+    let fleets: Vec<_> = live.destinations().map(Destination::fleet).collect();
+    let alias = |address: &str| {
+        let mut of_role = fleets.iter().filter(|fleet| fleet.role() == role);
+        of_role.find_map(|fleet| Some(fleet.at(address)?.alias.to_string()))
+    };
+    let workers = discovery.workers(role).into_iter();
+    let shown = workers.map(|worker| match names {
+        InstanceNames::Addresses => json!({
+            "worker_id": worker.worker_id,
+            "host": worker.host,
+            "port": worker.port,
+            "role": worker.role_number(),
+        }),
+        InstanceNames::Aliases => json!({
+            "worker_id": alias(&worker.address()),
+            "role": worker.role_number(),
+        }),
+    });
+    shown.collect()
 }
 
 fn shown(destination: &Destination, names: InstanceNames) -> Vec<String> {

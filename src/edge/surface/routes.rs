@@ -9,6 +9,7 @@ use pingora::http::RequestHeader;
 
 use crate::{
     config::OwnRoute,
+    edge::discovery::StoreRoute,
     http::{
         path::{self, PathError},
         reply::Failure,
@@ -45,6 +46,8 @@ pub enum Asked {
     Inference(Endpoint),
     /// Something that the edge tells itself; the method is GET or HEAD.
     Own(Own),
+    /// The store of workers' announcements, which is there only where it is hosted.
+    Store(StoreRoute),
     /// Which methods there are.
     Options(&'static str),
 }
@@ -77,6 +80,7 @@ impl Own {
 enum Resource {
     Endpoint(Endpoint),
     Own(Own),
+    Store(StoreRoute),
 }
 
 /// What a request asks for.
@@ -93,6 +97,7 @@ pub fn asked(head: &RequestHeader) -> Result<Asked, Failure> {
     let allow = match resource {
         Resource::Endpoint(_) => TO_POST,
         Resource::Own(_) => TO_READ,
+        Resource::Store(route) => return Ok(Asked::Store(route)),
     };
     match (resource, &head.method) {
         (_, &Method::OPTIONS) => Ok(Asked::Options(allow)),
@@ -138,6 +143,9 @@ fn is_absolute(target: &[u8]) -> bool {
 fn find(path: &str) -> Option<Resource> {
     if let Some(endpoint) = Endpoint::of_path(path) {
         return Some(Resource::Endpoint(endpoint));
+    }
+    if let Some(route) = StoreRoute::of_path(path) {
+        return Some(Resource::Store(route));
     }
     Some(Resource::Own(match path {
         MODELS => Own::Models,
