@@ -54,6 +54,8 @@ pub struct Config {
     pub limits: Limits,
     pub timeouts: Timeouts,
     pub telemetry: TelemetryConfig,
+    /// How clients connect to the edge; `None` is without TLS.
+    pub tls: Option<TlsConfig>,
     /// What a person should know though the file is usable; printed once at start-up.
     pub warnings: Vec<String>,
     /// The file this came from, for messages and reloads.
@@ -331,6 +333,15 @@ pub struct Timeouts {
     pub idle_upstream: Duration,
     /// `timeouts.drain`, how long streams may go on after SIGTERM. Default 30 s.
     pub drain: Duration,
+}
+
+/// The certificate of the clients' port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// `tls.cert_file`, PEM: the server's certificate, then those that lead to its root.
+    pub cert_file: PathBuf,
+    /// `tls.key_file`, PEM: the certificate's private key.
+    pub key_file: PathBuf,
 }
 
 /// What an operator sees.

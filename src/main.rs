@@ -16,7 +16,7 @@ use kindred::{
         lines::{self, Tally},
     },
     edge,
-    server::{Running, listeners::FreePorts, single::SingleWorker},
+    server::{Running, listeners::FreePorts, single::SingleWorker, tls},
     simulate::{
         demo::{Demo, Simulated},
         engine::EngineConfig,
@@ -185,7 +185,11 @@ fn serve(file: &Path) -> Result<bool, String> {
     }
     let mut listening = Vec::new();
     if let Some(edge) = &running.listeners.edge {
-        listening.push(format!("kindred: serving on http://{}", edge.socket));
+        let scheme = match running.config.tls {
+            Some(_) => "https",
+            None => "http",
+        };
+        listening.push(format!("kindred: serving on {scheme}://{}", edge.socket));
     }
     for (filter, address) in running
         .config
@@ -209,6 +213,7 @@ fn serve(file: &Path) -> Result<bool, String> {
 fn check(file: &Path, print: bool) -> Result<bool, String> {
     let config = Config::load(file).map_err(|error| error.to_string())?;
     edge::check(&config).map_err(|error| error.to_string())?;
+    tls::check(&config).map_err(|error| error.to_string())?;
     for warning in &config.warnings {
         // Nobody is left to warn when standard error is closed.
         let _ = writeln!(io::stderr(), "warning: {warning}");

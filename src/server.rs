@@ -8,6 +8,7 @@ pub mod drain;
 pub mod listeners;
 pub mod reload;
 pub mod single;
+pub mod tls;
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use pingora::{
     connectors::ConnectorOptions,
     proxy::ProxyServiceBuilder,
     server::{RunArgs, Server, configuration::ServerConf},
-    services::listening::Service,
+    services::{background::background_service, listening::Service},
 };
 
 use crate::{
@@ -29,6 +30,8 @@ use crate::{
 };
 use drain::{Drain, Never};
 use listeners::{BindError, FreePorts, Listeners};
+use reload::Reloader;
+use tls::{Shown, TlsError};
 
 /// Connections kept open to workers, over all instances.
 const UPSTREAM_POOL: usize = 1024;
@@ -44,6 +47,10 @@ pub enum StartError {
     Bind(#[from] BindError),
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Pingora(#[from] pingora::BError),
 }
 
 /// Everything one process runs.
@@ -75,11 +82,12 @@ impl Running {
             .collect();
         let listeners = Listeners::take(&mut config, &addresses, ports)?;
         let config = Arc::new(config);
+        let shown = tls::read(&config)?.map(|certificate| Arc::new(Shown::new(certificate)));
         let mut server = Server::new_with_opt_and_conf(None, server_conf(&config));
         server.bootstrap();
 
         let proxies = Proxies::new(&config, &server)?;
-        proxies.listen(&mut server, &listeners);
+        proxies.listen(&mut server, &listeners, shown.as_ref())?;
         for (worker, address) in simulated.into_iter().zip(&listeners.simulated) {
             let mut service = simulate::worker::service(worker.config);
             service.threads = Some(1);
@@ -95,7 +103,8 @@ impl Running {
         };
         let drain = config.timeouts.drain;
         let drain = Drain::new(drain, edge.clone(), filters.clone(), readiness);
-        server.add_service(reload::service(config.clone(), edge, filters, log));
+        let reload = Reloader::new(config.clone(), edge, filters, shown, log);
+        server.add_service(background_service("reload", reload));
         telemetry::metrics().config_applied();
         Ok(Self {
             admin: listeners.admin.map(|address| admin_server(admin, &address)),
@@ -140,9 +149,18 @@ impl Proxies {
     }
 
     /// Adds a service for each, on the address that was taken for it.
-    fn listen(&self, server: &mut Server, listeners: &Listeners) {
+    fn listen(
+        &self,
+        server: &mut Server,
+        listeners: &Listeners,
+        shown: Option<&Arc<Shown>>,
+    ) -> pingora::Result<()> {
         if let (Some(edge), Some(address)) = (&self.edge, &listeners.edge) {
-            let service = proxy(server, EdgeProxy(edge.clone()), "edge", address, None);
+            let mut service = proxy(server, EdgeProxy(edge.clone()), "edge", None);
+            match shown {
+                Some(shown) => address.listen_tls(&mut service, shown.settings()?),
+                None => address.listen(&mut service),
+            }
             server.add_service(service);
             let options = connector_options(server);
             server.add_service(edge::learning(edge.clone(), options));
@@ -151,9 +169,11 @@ impl Proxies {
         }
         for (filter, address) in self.filters.iter().zip(&listeners.filters) {
             let name = filter.name();
-            let service = proxy(server, FilterProxy(filter.clone()), name, address, Some(1));
+            let mut service = proxy(server, FilterProxy(filter.clone()), name, Some(1));
+            address.listen(&mut service);
             server.add_service(service);
         }
+        Ok(())
     }
 }
 
@@ -173,7 +193,6 @@ fn proxy<P>(
     server: &Server,
     proxy: P,
     name: &str,
-    address: &listeners::Address,
     threads: Option<usize>,
 ) -> Service<pingora::proxy::HttpProxy<P>>
 where
@@ -187,7 +206,6 @@ where
         .server_options(options)
         .build();
     service.threads = threads;
-    address.listen(&mut service);
     service
 }
 

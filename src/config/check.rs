@@ -126,6 +126,7 @@ fn build(mut file: raw::File, secrets: &Secrets<'_>, report: &mut Report) -> Con
     let limits = own::limits(file.limits.take(), report);
     let timeouts = own::timeouts(file.timeouts.take(), report);
     let telemetry = own::telemetry(file.telemetry.take(), report);
+    let tls = own::tls(file.tls.take(), secrets.folder, report);
     let gateway = file.gateway.take().map(|field| own::gateway(field, report));
     let cors = file.cors.take().and_then(|field| own::cors(field, report));
     let edge = upstream::edge(file, &key, secrets, gateway.is_some(), others, report);
@@ -138,6 +139,7 @@ fn build(mut file: raw::File, secrets: &Secrets<'_>, report: &mut Report) -> Con
         limits,
         timeouts,
         telemetry,
+        tls,
         warnings: Vec::new(),
         origin: PathBuf::new(),
     }

@@ -5,6 +5,7 @@
 
 mod cors;
 mod gateway;
+mod tls;
 
 use crate::config::words::shown;
 use std::{net::SocketAddr, time::Duration};
@@ -19,6 +20,7 @@ use crate::{telemetry, wire::signature::SigningProfile};
 
 pub(crate) use cors::cors;
 pub(crate) use gateway::gateway;
+pub(crate) use tls::tls;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -28,7 +30,7 @@ pub(crate) const MOST_SESSIONS: u32 = 100_000_000;
 
 /// Sections whose names are taken and that have no keys yet.
 pub(crate) fn reserved(file: &mut raw::File, report: &mut Report) {
-    let sections = [file.health.take(), file.affinity.take(), file.tls.take()];
+    let sections = [file.health.take(), file.affinity.take()];
     for field in sections.into_iter().flatten() {
         match &field.value {
             Value::Null => {}

@@ -46,6 +46,10 @@ pub(super) fn masked(config: &Config) -> String {
         "log": config.telemetry.log,
     });
     put(&mut file, "telemetry", telemetry);
+    if let Some(tls) = &config.tls {
+        let section = json!({"cert_file": tls.cert_file, "key_file": tls.key_file});
+        put(&mut file, "tls", section);
+    }
     // Text, numbers and lists of them: there is nothing in it that YAML could not say.
     serde_saphyr::to_string(&file).unwrap_or_default()
 }

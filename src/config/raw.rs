@@ -317,6 +317,14 @@ section! {
 }
 
 section! {
+    /// `tls`.
+    Tls {
+        cert_file,
+        key_file,
+    }
+}
+
+section! {
     /// `telemetry`.
     Telemetry {
         debug_headers,
@@ -343,6 +351,7 @@ pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
         Admin::KEYS,
         LimitsSection::KEYS,
         TimeoutsSection::KEYS,
+        Tls::KEYS,
         Telemetry::KEYS,
     ]
     .into_iter()

@@ -67,6 +67,7 @@ fn config(parent_header: Option<&str>, gateway: Option<GatewayConfig>) -> Config
             idle_upstream: some_time,
             drain: some_time,
         },
+        tls: None,
         telemetry: TelemetryConfig {
             debug_headers: false,
             log: "info".to_owned(),

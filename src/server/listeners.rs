@@ -10,7 +10,10 @@ use std::{
     net::{Ipv4Addr, SocketAddr, ToSocketAddrs},
 };
 
-use pingora::{listeners::TcpSocketOptions, services::listening::Service};
+use pingora::{
+    listeners::{TcpSocketOptions, tls::TlsSettings},
+    services::listening::Service,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::config::Config;
@@ -108,9 +111,19 @@ impl Address {
 
     /// Lets a service listen here.
     pub fn listen<A>(&self, service: &mut Service<A>) {
+        service.add_tcp_with_settings(&self.socket.to_string(), self.options());
+    }
+
+    /// Lets a service listen here with TLS.
+    pub fn listen_tls<A>(&self, service: &mut Service<A>, settings: TlsSettings) {
+        let options = Some(self.options());
+        service.add_tls_with_settings(&self.socket.to_string(), options, settings);
+    }
+
+    fn options(&self) -> TcpSocketOptions {
         let mut options = TcpSocketOptions::default();
         options.so_reuseport = self.held.then_some(true);
-        service.add_tcp_with_settings(&self.socket.to_string(), options);
+        options
     }
 }
 

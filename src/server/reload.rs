@@ -9,10 +9,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use pingora::{
-    server::ShutdownWatch,
-    services::background::{BackgroundService, GenBackgroundService, background_service},
-};
+use pingora::{server::ShutdownWatch, services::background::BackgroundService};
 use secrecy::{ExposeSecret, SecretString};
 use subtle::ConstantTimeEq;
 use tokio::signal::unix::{SignalKind, signal};
@@ -20,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::{
     config::{AdminConfig, Config, EdgeConfig, WorkerFilterConfig},
     edge::Edge,
+    server::tls::{self, Shown},
     telemetry::{self, labels::ReloadResult, log::Log},
     worker::Filter,
 };
@@ -29,25 +27,8 @@ pub struct Reloader {
     running: Mutex<Arc<Config>>,
     edge: Option<Arc<Edge>>,
     filters: Vec<Arc<Filter>>,
+    shown: Option<Arc<Shown>>,
     log: Log,
-}
-
-/// The background service that waits for SIGHUP.
-pub fn service(
-    config: Arc<Config>,
-    edge: Option<Arc<Edge>>,
-    filters: Vec<Arc<Filter>>,
-    log: Log,
-) -> GenBackgroundService<Reloader> {
-    background_service(
-        "reload",
-        Reloader {
-            running: Mutex::new(config),
-            edge,
-            filters,
-            log,
-        },
-    )
 }
 
 #[async_trait]
@@ -67,6 +48,22 @@ impl BackgroundService for Reloader {
 }
 
 impl Reloader {
+    pub fn new(
+        config: Arc<Config>,
+        edge: Option<Arc<Edge>>,
+        filters: Vec<Arc<Filter>>,
+        shown: Option<Arc<Shown>>,
+        log: Log,
+    ) -> Self {
+        Self {
+            running: Mutex::new(config),
+            edge,
+            filters,
+            shown,
+            log,
+        }
+    }
+
     fn reload(&self) {
         let mut running = self.running.lock();
         match self.apply(&running) {
@@ -98,10 +95,14 @@ impl Reloader {
         }
         let prepared = self.edge.as_ref().map(|edge| edge.prepare(&config));
         let prepared = prepared.transpose().map_err(|error| error.to_string())?;
+        let certificate = tls::read(&config).map_err(|error| error.to_string())?;
         self.log
             .set_filter(&config.telemetry.log)
             .map_err(|error| error.to_string())?;
         let config = Arc::new(config);
+        if let (Some(shown), Some(certificate)) = (&self.shown, certificate) {
+            shown.swap(certificate);
+        }
         // Who verifies learns of a new key before anybody signs with it.
         for (filter, settings) in self.filters.iter().zip(&config.worker_filters) {
             filter.reload(&config, settings);
@@ -150,6 +151,9 @@ fn keep_listeners(running: &Config, new: &mut Config) -> Result<(), String> {
     keep_edge(running.edge.as_ref(), new.edge.as_mut())?;
     keep_admin(running.admin.as_ref(), new.admin.as_mut())?;
     keep_filters(&running.worker_filters, &mut new.worker_filters)?;
+    if running.tls.is_some() != new.tls.is_some() {
+        return restart("tls (with or without)");
+    }
     if running.timeouts.drain != new.timeouts.drain {
         return restart("timeouts.drain");
     }

@@ -165,7 +165,7 @@ impl Kindred {
 
     fn note(&mut self, line: &str) {
         let address = || {
-            line.rsplit_once("http://")
+            line.rsplit_once("://")
                 .and_then(|(_, address)| address.parse().ok())
         };
         if line.starts_with("kindred: serving on") {

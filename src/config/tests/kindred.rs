@@ -144,7 +144,7 @@ fn a_misspelt_key_of_our_own_is_an_error_with_a_suggestion() {
         &edge("limits: {colour: 1}"),
         &["limits.colour", "max_body, body_budget"],
     );
-    for section in ["health", "affinity", "tls"] {
+    for section in ["health", "affinity"] {
         good(&edge(&format!("{section}: {{}}")));
         good(&edge(&format!("{section}:")));
         bad(
@@ -438,4 +438,29 @@ fn every_problem_is_named_at_once_in_order() {
             .to_string()
             .starts_with("other.yaml:3: port: ")
     );
+}
+
+#[test]
+fn tls_needs_both_of_its_files() {
+    let tls = |more: &str| edge(&format!("tls: {{{more}}}"));
+    let config = good(&tls("cert_file: c.pem, key_file: /k.pem")).tls;
+    let config = config.expect("TLS");
+    assert_eq!(config.cert_file, std::path::Path::new("c.pem"));
+    assert_eq!(config.key_file, std::path::Path::new("/k.pem"));
+    assert!(good(&tls("")).tls.is_none());
+    bad(
+        &tls("cert_file: c.pem"),
+        &["k.yaml:3: tls.key_file: is missing"],
+    );
+    bad(&tls("key_file: k.pem"), &["tls.cert_file: is missing"]);
+    bad(
+        &tls("cert_file: '', key_file: k.pem"),
+        &["tls.cert_file: is empty"],
+    );
+    bad(
+        &tls("cert: c.pem, key_file: k.pem"),
+        &["tls.cert: ", "did you mean `cert_file`?"],
+    );
+    let printed = good(&tls("cert_file: c.pem, key_file: k.pem")).to_yaml_masked();
+    assert!(printed.contains("cert_file: c.pem"), "{printed}");
 }
