@@ -8,6 +8,7 @@
 mod address;
 pub mod check;
 mod discovery;
+mod http;
 mod own;
 mod pools;
 mod print;
@@ -33,6 +34,7 @@ use secrecy::SecretString;
 use crate::wire::{Role, disagg::ScheduleStyle, signature::SigningProfile};
 
 pub use discovery::{DiscoveryConfig, StoreConfig};
+pub use http::{HalfClose, HttpConfig};
 pub use pools::{FleetsConfig, ModelConfig, PairConfig};
 pub use report::{ConfigError, Problem};
 pub use surface::{AllowedHeaders, AllowedOrigins, CorsConfig, InstanceNames, OwnRoute};
@@ -53,6 +55,7 @@ pub struct Config {
     pub admin: Option<AdminConfig>,
     pub limits: Limits,
     pub timeouts: Timeouts,
+    pub http: HttpConfig,
     pub telemetry: TelemetryConfig,
     /// How clients connect to the edge; `None` is without TLS.
     pub tls: Option<TlsConfig>,

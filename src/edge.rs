@@ -1,17 +1,20 @@
 //! The edge: one request in, a context leg and a generation leg out.
 //!
 //! It decides nothing by itself: the gateway admits, `routing` picks instances, `wire` writes and
-//! signs bodies and headers; this room puts them in order on Pingora's proxy path and answers for
-//! whatever goes wrong. What reaches a worker is built here from nothing, never copied from a
-//! client's header fields.
+//! signs bodies and headers; this room puts them in order inside Pingora's `request_filter` and
+//! answers for whatever goes wrong. Both legs are side calls. What reaches a worker is built here from
+//! nothing, never copied from a client's header fields.
 
+mod client;
 mod conditional;
 mod context_leg;
+mod deliver;
 mod destination;
 mod discovery;
 mod failure;
 mod generation_first;
 mod generation_leg;
+mod incoming;
 mod kv_cache;
 mod live;
 mod orchestrate;
@@ -31,11 +34,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use bytes::Bytes;
 use pingora::{
-    BError, Error, ErrorSource, Result,
+    Error, ErrorType, Result,
     connectors::ConnectorOptions,
-    http::{RequestHeader, ResponseHeader},
     proxy::{FailToProxy, ProxyHttp, Session},
     upstreams::peer::HttpPeer,
 };
@@ -44,18 +45,20 @@ use tokio::sync::watch;
 use crate::{
     config::Config,
     http::{
-        body::{Budget, bound_idleness, is_replayable},
+        body::{Budget, bound_idleness},
         in_flight::Requests,
-        reply, summary,
-        upstream::{self, CallError, Upstreams},
+        reply::{self, Failure},
+        summary,
+        upstream::Upstreams,
     },
     telemetry::{self, labels::Outcome},
 };
+use client::Client;
 use context_leg::FinalAnswer;
+use deliver::deliver;
 use discovery::Discovery;
 pub use discovery::following;
-use generation_first::deliver;
-use generation_leg::GenerationLeg;
+use incoming::Incoming;
 use kv_cache::KvCaches;
 pub use kv_cache::learning;
 use live::Live;
@@ -159,16 +162,41 @@ impl Edge {
 pub struct EdgeProxy(pub Arc<Edge>);
 
 impl EdgeProxy {
-    async fn answer(
-        &self,
-        session: &mut Session,
-        plan: &mut Plan,
-        answer: FinalAnswer,
-    ) -> Result<()> {
-        plan.outcome = Some(Outcome::Ok);
-        let headers = plan.answer_fields();
-        reply::write(session, 200, answer.content_type, &headers, answer.body).await
+    /// A request's whole way.
+    async fn serve(&self, session: &mut Session, plan: &mut Plan) -> Result<(), Failure> {
+        let (incoming, mut client) = match self.0.orchestrate(session, plan).await? {
+            Next::Tell(told) => {
+                let written = told.write(session, plan).await;
+                return written.map_err(|_| Failure::client_left());
+            }
+            Next::Answer(answer, mut client) => {
+                return finish(session, plan, &mut client, answer).await;
+            }
+            Next::Deliver(incoming, client) => (*incoming, client),
+            Next::Generate(rest, mut client) => {
+                client.finish_body(session, rest).await?;
+                let incoming = Incoming::of(&self.0.upstreams, plan);
+                (client.attend(session, incoming).await??, client)
+            }
+        };
+        deliver(session, plan, incoming, &mut client).await
     }
+}
+
+/// Writes an answer that needs no generation leg.
+async fn finish(
+    session: &mut Session,
+    plan: &mut Plan,
+    client: &mut Client,
+    answer: FinalAnswer,
+) -> Result<(), Failure> {
+    if reply::has_begun(session) {
+        return client.write(session, Some(answer.body), true).await;
+    }
+    let headers = plan.answer_fields();
+    reply::write(session, 200, answer.content_type, &headers, answer.body)
+        .await
+        .map_err(|_| Failure::client_left())
 }
 
 #[async_trait]
@@ -186,7 +214,6 @@ impl ProxyHttp for EdgeProxy {
 
     async fn early_request_filter(&self, session: &mut Session, plan: &mut Plan) -> Result<()> {
         session.set_pipelining_enabled(true);
-        session.set_ignore_info_resp(true);
         bound_idleness(session);
         session.set_write_timeout(Some(plan.live.config.timeouts.write));
         if let Some(cors) = &plan.live.config.cors {
@@ -196,144 +223,26 @@ impl ProxyHttp for EdgeProxy {
         Ok(())
     }
 
+    /// Everything is answered here; nothing goes on to Pingora's own forwarding.
     async fn request_filter(&self, session: &mut Session, plan: &mut Plan) -> Result<bool> {
-        let failure = match self.0.orchestrate(session, plan).await {
-            Ok(Next::Generate) => return Ok(false),
-            Ok(Next::Answer(answer)) => {
-                self.answer(session, plan, answer).await?;
-                return Ok(true);
-            }
-            Ok(Next::Tell(told)) => {
-                told.write(session, plan).await?;
-                return Ok(true);
-            }
-            Ok(Next::Deliver(ready, watch)) => {
-                deliver(session, plan, *ready, watch).await?;
-                return Ok(true);
-            }
-            Err(failure) => failure,
+        let Err(failure) = self.serve(session, plan).await else {
+            return Ok(true);
         };
-        plan.outcome = Some(failure.outcome);
-        if failure.client_is_gone() {
-            return Err(Error::new_down(pingora::ErrorType::ConnectionClosed));
+        if failure.client_is_gone() || reply::has_begun(session) {
+            return Err(plan.fail(failure));
         }
-        failure.write(session, &plan.on_every_answer).await?;
+        plan.outcome = Some(failure.outcome);
+        let written = failure.write(session, &plan.on_every_answer).await;
+        written.map_err(|error| error.into_down())?;
         Ok(true)
     }
 
     async fn upstream_peer(
         &self,
         _session: &mut Session,
-        plan: &mut Plan,
-    ) -> Result<Box<HttpPeer>> {
-        let live = plan.live.clone();
-        plan.fleet = plan.generation()?.label();
-        let leg = plan.generation()?;
-        loop {
-            leg.attempt_starts();
-            let address = leg.instance().address.clone();
-            match self.0.upstreams.peer(&address, &live.config.timeouts).await {
-                Ok(peer) => return Ok(Box::new(peer)),
-                Err(error) if !leg.move_on() => return Err(error.into_pingora()),
-                Err(_) => {}
-            }
-        }
-    }
-
-    async fn upstream_request_filter(
-        &self,
-        _session: &mut Session,
-        upstream: &mut RequestHeader,
-        plan: &mut Plan,
-    ) -> Result<()> {
-        *upstream = plan.generation()?.request_head()?;
-        Ok(())
-    }
-
-    async fn request_body_filter(
-        &self,
-        _session: &mut Session,
-        body: &mut Option<Bytes>,
-        end_of_stream: bool,
-        plan: &mut Plan,
-    ) -> Result<()> {
-        plan.body_goes_on(body.as_deref().unwrap_or_default())?;
-        // `None` would end the upstream body early, so what the client sent becomes nothing.
-        *body = Some(if end_of_stream {
-            plan.generation()?.body()
-        } else {
-            Bytes::new()
-        });
-        Ok(())
-    }
-
-    async fn upstream_response_filter(
-        &self,
-        _session: &mut Session,
-        head: &mut ResponseHeader,
-        plan: &mut Plan,
-    ) -> Result<()> {
-        if !head.status.is_informational() {
-            plan.generation_answers();
-        }
-        plan.relay_head(head)
-    }
-
-    async fn response_filter(
-        &self,
-        session: &mut Session,
-        head: &mut ResponseHeader,
         _plan: &mut Plan,
-    ) -> Result<()> {
-        reply::frame_for_old_clients(session, head);
-        Ok(())
-    }
-
-    fn response_body_filter(
-        &self,
-        _session: &mut Session,
-        body: &mut Option<Bytes>,
-        end_of_stream: bool,
-        plan: &mut Plan,
-    ) -> Result<Option<std::time::Duration>> {
-        plan.relay(body, end_of_stream)?;
-        Ok(None)
-    }
-
-    fn fail_to_connect(
-        &self,
-        _session: &mut Session,
-        _peer: &HttpPeer,
-        plan: &mut Plan,
-        mut error: BError,
-    ) -> BError {
-        let leg = plan.generation.as_mut();
-        let again = leg.is_some_and(GenerationLeg::move_on);
-        error.set_retry(again);
-        error
-    }
-
-    /// A pooled connection that dies before the worker said anything is replaced; nothing else is
-    /// sent twice, because a generation worker may have begun.
-    fn error_while_proxy(
-        &self,
-        _peer: &HttpPeer,
-        session: &mut Session,
-        mut error: BError,
-        plan: &mut Plan,
-        client_reused: bool,
-    ) -> BError {
-        let stale = client_reused
-            && *error.esource() == ErrorSource::Upstream
-            && upstream::classify_ref(&error) == CallError::Reset
-            && session.response_written().is_none()
-            && is_replayable(session)
-            && plan
-                .generation
-                .as_mut()
-                .is_some_and(|leg| leg.may_replace_connection());
-        error.retry = pingora::RetryType::Decided(stale);
-        error
+    ) -> Result<Box<HttpPeer>> {
+        Error::e_explain(ErrorType::InternalError, "nothing is forwarded")
     }
 
     async fn fail_to_proxy(
@@ -346,7 +255,7 @@ impl ProxyHttp for EdgeProxy {
         plan.outcome = Some(failure.outcome);
         // Pingora closes the connection after this, so what is written now has to say so.
         session.set_keepalive(None);
-        let status = if session.response_written().is_some() {
+        let status = if reply::has_begun(session) {
             if let Some(event) = plan.break_off(&failure) {
                 // The client may be gone as well; then there is nobody to tell.
                 let _ = session.write_response_body(Some(event), true).await;
@@ -365,8 +274,9 @@ impl ProxyHttp for EdgeProxy {
     }
 
     async fn logging(&self, session: &mut Session, error: Option<&Error>, plan: &mut Plan) {
-        let status = session.response_written().map(|head| head.status.as_u16());
-        plan.finish(status, error);
+        let head = session.response_written();
+        let head = head.filter(|head| !head.status.is_informational());
+        plan.finish(head.map(|head| head.status.as_u16()), error);
     }
 
     fn suppress_error_log(&self, _session: &Session, plan: &Plan, _error: &Error) -> bool {

@@ -174,7 +174,7 @@ fn whole(answer: &[u8], stream: bool) -> Option<Ended> {
             false => of_error(&head, &body),
         };
         // After a stream that broke off the connection ends.
-        let reusable = goes_on && outcome != "stream_broken";
+        let reusable = goes_on && !(stream && outcome != "ok");
         Ended::Answered { outcome, reusable }
     })
 }
@@ -191,11 +191,9 @@ fn broken(text: &str) -> String {
     let event = text
         .lines()
         .find_map(|line| line.strip_prefix("data: {\"error\":"));
-    assert!(
-        event.is_some(),
-        "an answer that breaks off without a word: {text}"
-    );
-    "stream_broken".to_owned()
+    let event = event.unwrap_or_else(|| panic!("an answer that breaks off without a word: {text}"));
+    let silent = event.contains("upstream_timeout");
+    if silent { "timeout" } else { "stream_broken" }.to_owned()
 }
 
 /// The outcome that the code of an error stands for.

@@ -29,7 +29,7 @@ fn status_after_a_death(bytes: &[u8]) -> u16 {
 }
 
 #[test]
-fn a_body_that_cannot_be_sent_again_ends_in_502_and_does_not_hang() {
+fn case_h11_a_large_chunked_body_is_sent_again() {
     let bytes = raw::chunked_request(CHAT, &large(), 50_000);
-    assert_eq!(status_after_a_death(&bytes), 502);
+    assert_eq!(status_after_a_death(&bytes), 200);
 }

@@ -125,6 +125,7 @@ fn build(mut file: raw::File, secrets: &Secrets<'_>, report: &mut Report) -> Con
     let admin = file.admin.take().map(|field| own::admin(field, report));
     let limits = own::limits(file.limits.take(), report);
     let timeouts = own::timeouts(file.timeouts.take(), report);
+    let http = own::http(file.http.take(), report);
     let telemetry = own::telemetry(file.telemetry.take(), report);
     let tls = own::tls(file.tls.take(), secrets.folder, report);
     let gateway = file.gateway.take().map(|field| own::gateway(field, report));
@@ -138,6 +139,7 @@ fn build(mut file: raw::File, secrets: &Secrets<'_>, report: &mut Report) -> Con
         admin,
         limits,
         timeouts,
+        http,
         telemetry,
         tls,
         warnings: Vec::new(),

@@ -5,6 +5,7 @@
 
 mod cors;
 mod gateway;
+mod http;
 mod tls;
 
 use crate::config::words::shown;
@@ -20,6 +21,7 @@ use crate::{telemetry, wire::signature::SigningProfile};
 
 pub(crate) use cors::cors;
 pub(crate) use gateway::gateway;
+pub(crate) use http::http;
 pub(crate) use tls::tls;
 
 const KIB: u64 = 1 << 10;

@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 
 use super::{
     AffinityScope, AllowedHeaders, AllowedOrigins, Config, CorsConfig, DiscoveryConfig, EdgeConfig,
-    FleetConfig, FleetsConfig, GatewayConfig, InstanceNames, KvCacheAwareConfig, Limits,
-    ModelConfig, NewConversationPlacement, RouterConfig, StoreConfig, SubagentPolicy, Timeouts,
-    WorkerFilterConfig, raw::field::written_size, secret::MASK,
+    FleetConfig, FleetsConfig, GatewayConfig, HalfClose, HttpConfig, InstanceNames,
+    KvCacheAwareConfig, Limits, ModelConfig, NewConversationPlacement, RouterConfig, StoreConfig,
+    SubagentPolicy, Timeouts, WorkerFilterConfig, raw::field::written_size, secret::MASK,
 };
 use crate::wire::{Role, disagg::ScheduleStyle};
 
@@ -41,6 +41,7 @@ pub(super) fn masked(config: &Config) -> String {
     }
     put(&mut file, "limits", limits(&config.limits));
     put(&mut file, "timeouts", timeouts(&config.timeouts));
+    put(&mut file, "http", http(&config.http));
     let telemetry = json!({
         "debug_headers": config.telemetry.debug_headers,
         "log": config.telemetry.log,
@@ -336,6 +337,18 @@ fn limits(limits: &Limits) -> Value {
         "max_headers": limits.max_headers,
         "max_header_bytes": size(limits.max_header_bytes),
         "max_session_id": limits.max_session_id,
+    })
+}
+
+fn http(http: &HttpConfig) -> Value {
+    let half_close = match http.half_close {
+        HalfClose::Cancel => "cancel",
+        HalfClose::Serve => "serve",
+    };
+    let heartbeat = http.heartbeat.map(humantime::format_duration);
+    json!({
+        "half_close": half_close,
+        "heartbeat": heartbeat.map_or_else(|| "off".to_owned(), |every| every.to_string()),
     })
 }
 

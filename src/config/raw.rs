@@ -131,6 +131,7 @@ section! {
         admin,
         limits,
         timeouts,
+        http,
         telemetry,
         health,
         affinity,
@@ -317,6 +318,14 @@ section! {
 }
 
 section! {
+    /// `http`.
+    Http {
+        half_close,
+        heartbeat,
+    }
+}
+
+section! {
     /// `tls`.
     Tls {
         cert_file,
@@ -352,6 +361,7 @@ pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
         LimitsSection::KEYS,
         TimeoutsSection::KEYS,
         Tls::KEYS,
+        Http::KEYS,
         Telemetry::KEYS,
     ]
     .into_iter()

@@ -116,6 +116,25 @@ pub fn unusable_server_info(reason: InfoError) -> Failure {
     Failure::bad_gateway("unusable_server_info", Outcome::UpstreamError, message)
 }
 
+/// A good answer of another kind than the client asked for: `stream` is what it asked for.
+pub fn other_kind(stream: bool) -> Failure {
+    let message = if stream {
+        "The generation worker answered a streaming request without a stream."
+    } else {
+        "The generation worker answered with a stream that nobody asked for."
+    };
+    Failure::bad_gateway("unusable_answer", Outcome::UpstreamError, message)
+}
+
+/// A good answer in a content coding that cannot be relayed.
+pub fn unusable_coding() -> Failure {
+    Failure::bad_gateway(
+        "unusable_answer",
+        Outcome::UpstreamError,
+        "The generation worker answered in a content coding that nobody asked for.",
+    )
+}
+
 /// A stream that ended early.
 pub fn broken_stream() -> Failure {
     Failure::bad_gateway(

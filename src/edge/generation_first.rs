@@ -4,32 +4,26 @@
 //! worker that asks for it: so the generation request is written whole before the context request
 //! begins, and either leg's failure closes the other. A context attempt that may be repeated is
 //! repeated as a pair, both legs anew under a new id, because a generation worker waits at one
-//! instance for one id and a context worker must never see an id twice. Pingora's proxy path cannot
-//! wait for two legs; here the generation leg is a side call, and `deliver` writes its answer.
+//! instance for one id and a context worker must never see an id twice.
 
-mod deliver;
+use std::{collections::VecDeque, future::Future, pin::pin};
 
-use std::{collections::VecDeque, future::Future, pin::pin, time::Duration};
-
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use pingora::http::ResponseHeader;
-
-pub use deliver::deliver;
 
 use super::{
     context_leg::{Attempt, ContextDone, ContextLeg, Series},
-    failure::{refused, unusable_server_info, with_retry_after},
+    failure::unusable_server_info,
     generation_leg::{GenerationLeg, Message},
-    live::Live,
+    incoming::{Incoming, may_replace_connection, open, unanswered},
     plan::Plan,
-    relay::MAX_ERROR_BODY,
     server_info::ServerInfos,
     signing,
 };
 use crate::{
     http::{
         body::Lease,
-        reply::{Failure, upstream_failure},
+        reply::Failure,
         upstream::{CallError, Streaming, Upstreams, classify},
     },
     routing::Pick,
@@ -39,8 +33,6 @@ use crate::{
 
 /// Bytes of a generation answer that are taken in while the context leg runs.
 const MAX_EARLY: usize = 64 * 1024;
-/// How long the body of a refusal is waited for.
-const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// One request's two legs.
 pub struct GenerationFirst<'u, 'a> {
@@ -48,13 +40,6 @@ pub struct GenerationFirst<'u, 'a> {
     pub upstreams: &'u Upstreams,
     pub context: ContextLeg<'a>,
     pub infos: &'a ServerInfos,
-}
-
-/// Both legs have done well so far, and nothing has been told to the client.
-pub struct Ready<'u> {
-    call: Streaming<'u>,
-    head: ResponseHeader,
-    early: VecDeque<Bytes>,
 }
 
 /// How a pair of legs failed.
@@ -72,14 +57,14 @@ impl<'u> GenerationFirst<'u, '_> {
     ///
     /// # Errors
     /// What the client is to be told; `plan.fleet` says whose failure it is.
-    pub async fn run(&self, plan: &mut Plan, lease: Lease) -> Result<Ready<'u>, Failure> {
+    pub async fn run(&self, plan: &mut Plan, lease: Lease) -> Result<Incoming<'u>, Failure> {
         let mut lease = Some(lease);
         let mut series = Series::new(self.context.live);
         loop {
             plan.fleet = FleetLabel::Context;
             let pick = self.context.pick(&series).await?;
             let failed = match self.pair(&pick, plan, &mut lease).await {
-                Ok(ready) => return Ok(ready),
+                Ok(incoming) => return Ok(incoming),
                 Err(failed) => failed,
             };
             // Its endpoint may be what was wrong.
@@ -103,7 +88,7 @@ impl<'u> GenerationFirst<'u, '_> {
         pick: &Pick,
         plan: &mut Plan,
         lease: &mut Option<Lease>,
-    ) -> Result<Ready<'u>, Broken> {
+    ) -> Result<Incoming<'u>, Broken> {
         let context = &self.context;
         let instance = pick.load.instance();
         let endpoint = self
@@ -117,18 +102,18 @@ impl<'u> GenerationFirst<'u, '_> {
             .map_err(|failure| Broken::Context(Attempt::Final(failure)))?;
         self.prepare(plan, message, lease)
             .map_err(Broken::Generation)?;
-        let mut call = self.open(plan).await?;
+        let call = open(self.upstreams, plan).await;
+        let mut call = call.map_err(Broken::Generation)?.map_err(broken)?;
         let attempt = context.attempt(pick, request_id, ScheduleStyle::GenerationFirst);
         let (done, head, early) = both(&mut call, attempt, plan).await?;
+        let mut incoming = Incoming { call, head, early };
         let Some(done) = done else {
-            return Err(Broken::Generation(
-                refusal(context.live, &mut call, &head).await,
-            ));
+            return Err(Broken::Generation(incoming.refusal(context.live).await));
         };
         done.parse()
             .map_err(|failure| Broken::Context(Attempt::Final(failure)))?;
         plan.context = Some(done.seen);
-        Ok(Ready { call, head, early })
+        Ok(incoming)
     }
 
     /// The generation request, signed.
@@ -177,36 +162,6 @@ impl<'u> GenerationFirst<'u, '_> {
         }
         Ok(())
     }
-
-    /// Writes the generation request. Where no connection can be made nothing was sent, and another
-    /// instance is taken.
-    async fn open(&self, plan: &mut Plan) -> Result<Streaming<'u>, Broken> {
-        let live = self.context.live;
-        loop {
-            let Some(leg) = &mut plan.generation else {
-                let failure = Failure::internal("No generation leg is planned.");
-                return Err(Broken::Generation(failure));
-            };
-            leg.attempt_starts();
-            let error = match self
-                .upstreams
-                .open(&leg.call(), &live.config.timeouts)
-                .await
-            {
-                Ok(call) => return Ok(call),
-                Err(error) => error,
-            };
-            let unsent = matches!(error, CallError::Connect | CallError::Unresolved);
-            if !unsent || !leg.move_on() {
-                return Err(unanswered(error));
-            }
-        }
-    }
-}
-
-fn may_replace_connection(plan: &mut Plan) -> bool {
-    let leg = plan.generation.as_mut();
-    leg.is_some_and(GenerationLeg::may_replace_connection)
 }
 
 /// Waits until the context leg is done and the generation answer's head is in. What comes of the
@@ -231,7 +186,7 @@ async fn both(
             }
         }
     };
-    let head = head.map_err(unanswered)?;
+    let head = head.map_err(broken)?;
     plan.generation_answers();
     let mut early = Early::default();
     if head.status.as_u16() != 200 {
@@ -241,7 +196,7 @@ async fn both(
         tokio::select! {
             biased;
             outcome = &mut context => done = Some(outcome.map_err(Broken::Context)?),
-            part = call.next(), if early.has_room() => early.take(part.map_err(|error| unanswered(classify(error)))?),
+            part = call.next(), if early.has_room() => early.take(part.map_err(|error| broken(classify(error)))?),
         }
     }
     Ok((done, head, early.parts))
@@ -269,28 +224,10 @@ impl Early {
     }
 }
 
-fn unanswered(error: CallError) -> Broken {
-    let failure = upstream_failure("generation worker", error);
+fn broken(error: CallError) -> Broken {
     if error == CallError::Unheard {
-        Broken::Unheard(failure)
+        Broken::Unheard(unanswered(error))
     } else {
-        Broken::Generation(failure)
+        Broken::Generation(unanswered(error))
     }
-}
-
-/// A generation worker's refusal, in its own words as far as they come.
-async fn refusal(live: &Live, call: &mut Streaming<'_>, head: &ResponseHeader) -> Failure {
-    let mut body = BytesMut::new();
-    let read = async {
-        while let Ok(Some(part)) = call.next().await
-            && body.len() < MAX_ERROR_BODY
-        {
-            let room = MAX_ERROR_BODY.saturating_sub(body.len());
-            body.extend_from_slice(part.get(..room).unwrap_or(&part));
-        }
-    };
-    // What has come by then is what there is.
-    let _ = tokio::time::timeout(REFUSAL_PATIENCE, read).await;
-    let failure = refused(live, "generation", head.status.as_u16(), &body);
-    with_retry_after(failure, &head.headers)
 }

@@ -1,5 +1,4 @@
-//! The generation leg: what Pingora's proxy path sends, and where. In an aggregated fleet it is the
-//! whole request.
+//! The generation leg: what is sent, and where. In an aggregated fleet it is the whole request.
 
 use std::{
     sync::Arc,
@@ -7,8 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Method, header};
-use pingora::{Result, http::RequestHeader};
+use http::Method;
 
 use super::{
     context_leg::ContextDone,
@@ -177,11 +175,6 @@ impl GenerationLeg {
         }
     }
 
-    /// The client's own bytes have been let go: only the message is held from now on.
-    pub fn settle(&mut self) {
-        self.lease.settle(self.message.body.len());
-    }
-
     /// Says something else from now on, at the same place.
     pub fn say(&mut self, message: Message) {
         self.message = message;
@@ -205,9 +198,11 @@ impl GenerationLeg {
         &self.pick
     }
 
-    /// The worker answers: no other instance will be chosen.
+    /// The worker answers well: no other instance will be chosen, and only the message is held from
+    /// now on.
     pub fn answered(&mut self) {
         self.tokens = None;
+        self.lease.settle(self.message.body.len());
     }
 
     /// How the leg will have ended.
@@ -224,10 +219,6 @@ impl GenerationLeg {
         }
     }
 
-    pub fn body(&self) -> Bytes {
-        self.message.body.clone()
-    }
-
     /// The time of the current attempt so far.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
@@ -236,22 +227,6 @@ impl GenerationLeg {
     /// A new attempt begins.
     pub fn attempt_starts(&mut self) {
         self.started = Instant::now();
-    }
-
-    /// The request head, from nothing: no header field of the client's is in it.
-    pub fn request_head(&self) -> Result<RequestHeader> {
-        let mut head = RequestHeader::build(
-            "POST",
-            self.path.as_bytes(),
-            Some(self.message.headers.len() + 3),
-        )?;
-        head.insert_header(header::HOST, self.instance().address.as_ref())?;
-        head.insert_header(header::CONTENT_TYPE, "application/json")?;
-        head.insert_header(header::CONTENT_LENGTH, self.message.body.len())?;
-        for (name, value) in &self.message.headers {
-            head.insert_header(*name, value.as_slice())?;
-        }
-        Ok(head)
     }
 
     /// After a connection that could not be made: takes another instance where there is one. Nothing

@@ -9,10 +9,12 @@ use pingora::proxy::Session;
 
 use super::{
     Edge,
+    client::Client,
     conditional::Reserved,
     context_leg::{ContextLeg, FinalAnswer},
-    generation_first::{GenerationFirst, Ready},
+    generation_first::GenerationFirst,
     generation_leg::GenerationLeg,
+    incoming::Incoming,
     live::Live,
     plan::Plan,
     pool::{Fleets, Pair},
@@ -21,7 +23,7 @@ use super::{
 };
 use crate::{
     http::{
-        body::{ClientWatch, Lease},
+        body::{Lease, Rest},
         guard,
         reply::Failure,
     },
@@ -39,33 +41,21 @@ fn route(endpoint: Endpoint) -> Route {
 
 /// What happens after the context leg.
 pub enum Next<'u> {
-    /// The generation leg goes out on Pingora's proxy path.
-    Generate,
+    /// The planned generation leg is sent, once the rest of the client's body is read.
+    Generate(Option<Rest>, Client),
     /// The answer is complete.
-    Answer(FinalAnswer),
+    Answer(FinalAnswer, Client),
     /// The request needs no leg.
     Tell(Told),
-    /// Both legs have done well outside that path; the generation answer is to be written.
-    Deliver(Box<Ready<'u>>, ClientWatch),
-}
-
-/// Step 4 and the beginning of step 5, where the configuration wants the generation leg first.
-async fn generation_first<'u>(
-    session: &mut Session,
-    plan: &mut Plan,
-    legs: GenerationFirst<'u, '_>,
-    lease: Lease,
-    watch: ClientWatch,
-) -> Result<Next<'u>, Failure> {
-    tokio::select! {
-        biased;
-        ready = legs.run(plan, lease) => Ok(Next::Deliver(Box::new(ready?), watch)),
-        () = watch.left(session) => Err(Failure::client_left()),
-    }
+    /// Both legs have done well; the generation answer is to be written.
+    Deliver(Box<Incoming<'u>>, Client),
 }
 
 impl Edge {
     /// Steps 1 to 4 of a request's way: gateway, read, resolve, context leg.
+    ///
+    /// # Errors
+    /// What the client is to be told.
     pub async fn orchestrate(
         &self,
         session: &mut Session,
@@ -89,20 +79,19 @@ impl Edge {
         plan.route = route(endpoint);
         let admission = request::admit(session, &live)?;
         let body = request::read(session, &live, &self.budget).await?;
-        let watch = body.watch;
-        plan.rest = body.rest;
+        let mut client = Client::new(plan, body.watch);
         let bytes = request::prune(&live, &body.bytes)?;
         let (pool, bytes) = request::find_pool(&live, &bytes)?;
         let head = session.req_header();
         let mut request =
             request::resolve(head, &live, endpoint, &admission, (pool.clone(), &bytes))?;
         plan.understood(&request);
+        plan.stream = request.stream;
+        client.expects(&request, &live);
         if pool.kv_cache_aware().is_some() {
-            request.tokens = tokio::select! {
-                biased;
-                tokens = self.tokens(&live, &request) => tokens,
-                () = watch.left(session) => return Err(Failure::client_left()),
-            };
+            let tokens = self.tokens(&live, &request);
+            let tokens = client.attend(session, tokens).await?;
+            request.tokens = tokens;
         }
         let pair = match &pool.fleets {
             Fleets::Disaggregated(pair) => pair,
@@ -110,7 +99,7 @@ impl Edge {
                 plan.fleet = FleetLabel::Aggregated;
                 let leg = GenerationLeg::aggregated(&live, &request, body.lease)?;
                 plan.generation = Some(leg);
-                return Ok(Next::Generate);
+                return Ok(Next::Generate(body.rest, client));
             }
         };
         plan.fleet = FleetLabel::Context;
@@ -121,10 +110,14 @@ impl Edge {
                 context: self.context_leg(&live, pair, &request),
                 infos: &self.server_infos,
             };
-            return generation_first(session, plan, legs, body.lease, watch).await;
+            let incoming = client.attend(session, legs.run(plan, body.lease)).await??;
+            return Ok(Next::Deliver(Box::new(incoming), client));
         }
-        self.context_first(session, plan, (request, pair), body.lease, watch)
-            .await
+        let next = self.context_first(session, plan, &mut client, (request, pair), body.lease);
+        Ok(match next.await? {
+            Some(answer) => Next::Answer(answer, client),
+            None => Next::Generate(body.rest, client),
+        })
     }
 
     /// The ids of the request's prompt, once the workers were asked about their caches.
@@ -150,14 +143,15 @@ impl Edge {
     }
 
     /// Step 4 in its usual order; without a context leg where the generation instance needs none.
+    /// Plans the generation leg, unless the answer is complete.
     async fn context_first(
         &self,
         session: &mut Session,
         plan: &mut Plan,
+        client: &mut Client,
         (mut request, pair): (Request<'_>, &Pair),
         lease: Lease,
-        watch: ClientWatch,
-    ) -> Result<Next<'_>, Failure> {
+    ) -> Result<Option<FinalAnswer>, Failure> {
         let live = plan.live.clone();
         let mut leg = self.context_leg(&live, pair, &request);
         let mut kept = None;
@@ -165,7 +159,7 @@ impl Edge {
             Reserved::Nothing => {}
             Reserved::Whole(pick) => {
                 plan.generation = Some(GenerationLeg::whole(&live, &request, pick, lease)?);
-                return Ok(Next::Generate);
+                return Ok(None);
             }
             Reserved::Waiting { pick, elsewhere } => {
                 leg.exclude = elsewhere.map(Exclusion::rebinding);
@@ -173,18 +167,14 @@ impl Edge {
             }
         }
         plan.context_leg_begins();
-        let context = tokio::select! {
-            biased;
-            done = leg.run() => done?,
-            () = watch.left(session) => return Err(Failure::client_left()),
-        };
+        let context = client.attend(session, leg.run()).await??;
         plan.context = Some(context.seen.clone());
         if let Some(answer) = context.finished(&request)? {
-            return Ok(Next::Answer(answer));
+            return Ok(Some(answer));
         }
         plan.fleet = FleetLabel::Generation;
         let generation = GenerationLeg::plan(&live, &mut request, &context, kept, lease)?;
         plan.generation = Some(generation);
-        Ok(Next::Generate)
+        Ok(None)
     }
 }

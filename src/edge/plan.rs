@@ -3,12 +3,10 @@
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use http::StatusCode;
-use pingora::{Error, ErrorSource, ErrorType, Result, http::ResponseHeader};
+use pingora::{BError, Error, ErrorSource, ErrorType};
 
 use super::{
     context_leg::ContextSeen,
-    failure,
     generation_leg::GenerationLeg,
     kv_cache::KvCaches,
     live::Live,
@@ -16,12 +14,7 @@ use super::{
     request::Request,
 };
 use crate::{
-    http::{
-        body::Rest,
-        in_flight::InFlight,
-        reply::{Failure, upstream_failure},
-        upstream,
-    },
+    http::{in_flight::InFlight, reply::Failure},
     telemetry::{
         self,
         labels::{AnswerMode, FleetLabel, LegResult, Outcome, Route},
@@ -41,13 +34,14 @@ pub struct Plan {
     /// The context leg, from its first attempt on.
     context_leg: Option<CountedLeg>,
     pub generation: Option<GenerationLeg>,
-    /// What may still come of the client's body.
-    pub rest: Option<Rest>,
     /// Header fields that every answer to this request carries, whoever makes it.
     pub on_every_answer: Vec<(&'static str, String)>,
-    /// Why the rest of it, or the generation worker's answer, was not taken.
-    refusal: Option<Failure>,
-    relay: Option<Relay>,
+    /// Whether the client asked for a stream.
+    pub stream: bool,
+    /// What the generation worker's good answer is, once there is one.
+    pub relay: Option<Relay>,
+    /// Why the request ends, where it is told by [`Plan::failure`].
+    failure: Option<Failure>,
     started: Instant,
     caches: Arc<KvCaches>,
     _in_flight: InFlight,
@@ -63,21 +57,23 @@ impl Plan {
             context: None,
             context_leg: None,
             generation: None,
-            rest: None,
             on_every_answer: Vec::new(),
-            refusal: None,
+            stream: false,
             relay: None,
+            failure: None,
             started: Instant::now(),
             caches,
             _in_flight: in_flight,
         }
     }
 
-    /// The generation leg, which exists once Pingora asks for a peer.
-    pub fn generation(&mut self) -> Result<&mut GenerationLeg> {
-        self.generation
-            .as_mut()
-            .ok_or_else(|| Error::explain(ErrorType::InternalError, "no generation leg is planned"))
+    /// The generation leg, which exists once the context leg is done.
+    ///
+    /// # Errors
+    /// 500 without one.
+    pub fn generation(&mut self) -> Result<&mut GenerationLeg, Failure> {
+        let leg = self.generation.as_mut();
+        leg.ok_or_else(|| Failure::internal("No generation leg is planned."))
     }
 
     /// What a worker's answer carries beyond its own header fields.
@@ -128,94 +124,40 @@ impl Plan {
         }
     }
 
-    /// The generation worker's head goes to the client: leaves in it what the client sees.
-    ///
-    /// # Errors
-    /// When it is no head to relay; [`Plan::failure`] says why.
-    pub fn relay_head(&mut self, head: &mut ResponseHeader) -> Result<()> {
-        let leg = self.generation.as_ref();
-        self.fleet = leg.map_or(self.fleet, GenerationLeg::label);
-        if head.status == StatusCode::SWITCHING_PROTOCOLS {
-            let reason = "the generation worker changes the protocol unasked";
-            return Error::e_explain(ErrorType::InvalidHTTPHeader, reason)
-                .map_err(|error| error.into_up());
-        }
-        if head.status.is_informational() {
-            relay::keep_for_client(head);
-            return Ok(());
-        }
-        if relay::is_unfit(head) {
-            let failure = failure::refused(&self.live, "generation", head.status.as_u16(), b"");
-            self.refusal = Some(failure::with_retry_after(failure, &head.headers));
-            let reason = "the generation worker's answer is not relayed";
-            return Error::e_explain(ErrorType::InternalError, reason);
-        }
-        self.relay = Some(Relay::of(head)?);
-        if let Some(leg) = &mut self.generation {
-            leg.answered();
-        }
-        for (name, value) in self.answer_fields() {
-            head.insert_header(name, value)?;
-        }
-        Ok(())
-    }
-
-    /// Part of the generation worker's body on its way to the client.
-    ///
-    /// # Errors
-    /// When an answer that is held back outgrows `limits.max_answer`.
-    pub fn relay(&mut self, body: &mut Option<Bytes>, end_of_stream: bool) -> Result<()> {
-        if let Some(relay) = &mut self.relay {
-            if let (true, Some(leg)) = (relay.is_stream(), &mut self.generation)
-                && body.as_ref().is_some_and(|part| !part.is_empty())
-            {
-                leg.part_came();
-            }
-            let ended = relay.pass(body, end_of_stream, &self.live)?;
-            self.outcome = ended.or(self.outcome);
-        }
-        Ok(())
-    }
-
-    /// What ends a stream that broke off after it had begun; `None` where the answer is no stream or
-    /// nobody is left to read it.
-    pub fn break_off(&mut self, failure: &Failure) -> Option<Bytes> {
-        if failure.client_is_gone() {
-            return None;
-        }
-        self.outcome = Some(Outcome::StreamBroken);
-        self.relay.as_ref()?.break_off()
-    }
-
-    /// A part of the client's body that comes while the request is forwarded.
-    ///
-    /// # Errors
-    /// When it is not to be taken; [`Plan::failure`] says why.
-    pub fn body_goes_on(&mut self, part: &[u8]) -> Result<()> {
-        let Some(Err(failure)) = self.rest.as_mut().map(|rest| rest.pass(part)) else {
-            return Ok(());
+    /// The request ends with `failure`, which is told by whoever gets the error.
+    pub fn fail(&mut self, failure: Failure) -> BError {
+        let message = failure.message.clone();
+        let error = if failure.client_is_gone() {
+            Error::explain(ErrorType::ConnectionClosed, message).into_down()
+        } else {
+            Error::explain(ErrorType::Custom("BrokenOff"), message).into_up()
         };
-        self.refusal = Some(failure);
-        Error::e_explain(
-            ErrorType::InvalidHTTPHeader,
-            "the end of the body is refused",
-        )
-        .map_err(|error| error.into_down())
+        self.failure = Some(failure);
+        error
     }
 
     /// What one of Pingora's errors means to the client.
     pub fn failure(&self, error: &Error) -> Failure {
-        if let Some(refusal) = &self.refusal {
-            return refusal.clone();
+        match (&self.failure, error.esource()) {
+            (Some(failure), _) => failure.clone(),
+            (None, ErrorSource::Downstream) => Failure::client_left(),
+            _ => Failure::internal("Kindred could not answer the request."),
         }
-        match (error.esource(), &self.rest) {
-            (ErrorSource::Upstream, _) => {
-                upstream_failure("generation worker", upstream::classify_ref(error))
-            }
-            (ErrorSource::Downstream, Some(rest)) => rest.failure(error),
-            (ErrorSource::Downstream, None) => Failure::client_left(),
-            _ => Failure::internal("Kindred could not forward the request."),
+    }
+
+    /// What ends a stream that has begun and does not go on; `None` where nothing can be added to it,
+    /// or nobody is left to read it.
+    pub fn break_off(&mut self, failure: &Failure) -> Option<Bytes> {
+        if failure.client_is_gone() {
+            return None;
         }
+        let Some(relay) = &self.relay else {
+            // Only Kindred's own comments have gone out.
+            return Some(failure.event().into());
+        };
+        let told = relay::broken_off(failure);
+        self.outcome = Some(told.outcome);
+        relay.break_off(&told)
     }
 
     fn legs_end(&mut self, outcome: Outcome) {

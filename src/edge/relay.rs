@@ -1,157 +1,140 @@
-//! How a generation worker's answer goes to the client.
+//! What a generation worker's good answer is, and how it goes to the client.
 //!
 //! Events pass as they come. A JSON answer is held back until it is whole, because the fleet's own
-//! fields are taken out of it; a refusal is held back to be told in Kindred's words.
+//! fields are taken out of it. An answer of the other kind than the client asked for is none: a
+//! client that reads events would take a JSON answer for a short stream.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::{HeaderName, Version, header};
-use pingora::{Error, ErrorType, Result, http::ResponseHeader};
+use http::{HeaderMap, HeaderName, Version, header};
+use pingora::{Result, http::ResponseHeader};
 
 use super::{
     failure::{self, broken_stream},
-    live::Live,
-    stream::StreamTail,
+    stream::EventScan,
 };
-use crate::{telemetry::labels::Outcome, wire::disagg};
-
-/// Bytes of a worker's error body that are looked at for its message.
-pub const MAX_ERROR_BODY: usize = 64 * 1024;
+use crate::{http::reply::Failure, telemetry::labels::Outcome, wire::disagg};
 
 /// Header fields of a worker's answer that concern the client; the rest tells of the fleet.
-const FOR_CLIENTS: [HeaderName; 6] = [
+const FOR_CLIENTS: [HeaderName; 4] = [
     header::CONTENT_TYPE,
-    header::CONTENT_LENGTH,
     header::CONTENT_ENCODING,
-    header::TRANSFER_ENCODING,
     header::CACHE_CONTROL,
     header::RETRY_AFTER,
 ];
 
-/// What is done with the body, and what is held of it.
+/// What the body is.
 pub enum Relay {
-    /// Unchanged, as events.
-    Events(StreamTail),
-    /// Held until it is whole.
-    Answer(Vec<u8>),
-    /// Held until it is whole, for its message.
-    Refusal { status: u16, body: Vec<u8> },
+    /// Events, which pass unchanged.
+    Events(EventScan),
+    /// Events in a content coding, which pass unchanged and unread.
+    Coded,
+    /// JSON, which is held until it is whole.
+    Answer,
 }
 
 impl Relay {
-    /// Decides by the answer's head, and leaves in that what the client gets of it.
+    /// Decides by the head of a good answer and by what the client asked for and takes.
     ///
     /// # Errors
-    /// None in practice: what is set is valid.
-    pub fn of(head: &mut ResponseHeader) -> Result<Self> {
-        keep_for_client(head);
-        let status = head.status.as_u16();
-        // What is held back changes its length, and a stream that breaks off gets an event more. The
-        // framing is HTTP/1.1's, whatever the worker speaks.
-        head.set_version(Version::HTTP_11);
-        head.remove_header(&header::CONTENT_LENGTH);
-        head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
-        if status == 200 && is_event_stream(head) {
-            return Ok(Self::Events(StreamTail::default()));
+    /// 502 for an answer of another kind, or in a coding that cannot be relayed.
+    pub fn of(head: &ResponseHeader, stream: bool, client: &HeaderMap) -> Result<Self, Failure> {
+        if stream != is_event_stream(&head.headers) {
+            return Err(failure::other_kind(stream));
         }
-        head.insert_header(header::CONTENT_TYPE, "application/json")?;
-        head.set_status(failure::told_status(status))?;
-        Ok(if status == 200 {
-            Self::Answer(Vec::new())
-        } else {
-            let body = Vec::new();
-            Self::Refusal { status, body }
-        })
-    }
-
-    /// Replaces part of the worker's body by what goes to the client now. The result is how the
-    /// request ended, where this part decides it.
-    ///
-    /// # Errors
-    /// When a held answer has more than `limits.max_answer` bytes.
-    pub fn pass(
-        &mut self,
-        body: &mut Option<Bytes>,
-        end: bool,
-        live: &Live,
-    ) -> Result<Option<Outcome>> {
-        match self {
-            Self::Events(tail) => Ok(pass_events(tail, body, end)),
-            Self::Answer(held) => {
-                held.extend_from_slice(&body.take().unwrap_or_default());
-                if held.len() > live.config.limits.max_answer {
-                    let reason = "the answer is larger than limits.max_answer";
-                    return Error::e_explain(ErrorType::InternalError, reason);
-                }
-                *body = Some(if end { for_client(held) } else { Bytes::new() });
-                Ok(None)
-            }
-            Self::Refusal { status, body: held } => {
-                let part = body.take().unwrap_or_default();
-                let room = MAX_ERROR_BODY.saturating_sub(held.len());
-                held.extend_from_slice(part.get(..room).unwrap_or(&part));
-                let failure = end.then(|| failure::refused(live, "generation", *status, held));
-                *body = Some(
-                    failure
-                        .as_ref()
-                        .map_or_else(Bytes::new, |f| f.body().into()),
-                );
-                Ok(failure.map(|failure| failure.outcome))
-            }
+        match coding(&head.headers) {
+            None if stream => Ok(Self::Events(EventScan::default())),
+            None => Ok(Self::Answer),
+            Some(coding) if stream && takes(client, coding) => Ok(Self::Coded),
+            Some(_) => Err(failure::unusable_coding()),
         }
     }
 
-    /// Whether the answer passes as events.
-    pub fn is_stream(&self) -> bool {
-        matches!(self, Self::Events(_))
+    /// Part of the body on its way to the client.
+    pub fn pass(&mut self, part: &[u8]) {
+        if let Self::Events(scan) = self {
+            scan.pass(part);
+        }
     }
 
-    /// What ends a stream that broke off after it had begun; `None` where the answer is no stream.
-    pub fn break_off(&self) -> Option<Bytes> {
+    /// Whether nothing is missing if the body ends here. Of a coded stream that is not known; its
+    /// framing tells.
+    pub fn may_end(&self) -> bool {
         match self {
-            Self::Events(tail) if !tail.is_complete() => {
-                Some(tail.append(&broken_stream().event()).into())
-            }
-            _ => None,
+            Self::Events(scan) => scan.is_complete(),
+            Self::Coded | Self::Answer => true,
+        }
+    }
+
+    /// Whether a worker that breaks off here has said all the same what it had to say.
+    pub fn is_complete(&self) -> bool {
+        matches!(self, Self::Events(scan) if scan.is_complete())
+    }
+
+    /// Whether a comment may go in here.
+    pub fn may_beat(&self) -> bool {
+        matches!(self, Self::Events(scan) if scan.at_boundary() && !scan.is_complete())
+    }
+
+    /// How a request ended whose body came to its end.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::Events(scan) if scan.has_failed() => Outcome::UpstreamError,
+            _ => Outcome::Ok,
+        }
+    }
+
+    /// What ends a stream that broke off after it had begun. `None` for a coded one: in the middle
+    /// of it nothing can be added that a decoder would read, so its connection ends visibly.
+    pub fn break_off(&self, failure: &Failure) -> Option<Bytes> {
+        match self {
+            Self::Events(scan) => Some(scan.append(&failure.event()).into()),
+            Self::Coded | Self::Answer => None,
         }
     }
 }
 
-fn pass_events(tail: &mut StreamTail, body: &mut Option<Bytes>, end: bool) -> Option<Outcome> {
-    if let Some(bytes) = body {
-        tail.pass(bytes);
+/// How a stream that has begun and does not go on is told and counted.
+pub fn broken_off(failure: &Failure) -> Failure {
+    match failure.outcome {
+        Outcome::Timeout | Outcome::ClientCancel => failure.clone(),
+        _ => broken_stream(),
     }
-    if !end || tail.is_complete() {
-        return None;
-    }
-    let event = tail.append(&broken_stream().event());
-    let mut last = body.take().unwrap_or_default().to_vec();
-    last.extend_from_slice(event.as_bytes());
-    *body = Some(last.into());
-    Some(Outcome::StreamBroken)
+}
+
+/// Leaves in the head of a stream what the client gets of it. Its length is not known, because one
+/// that breaks off gets an event more; the framing is HTTP/1.1's, whatever the worker speaks.
+///
+/// # Errors
+/// None in practice: what is set is valid.
+pub fn stream_head(head: &mut ResponseHeader) -> Result<()> {
+    keep_for_client(head);
+    head.set_version(Version::HTTP_11);
+    head.insert_header(header::TRANSFER_ENCODING, "chunked")
+}
+
+/// Leaves in the head of a JSON answer what the client gets of it.
+///
+/// # Errors
+/// As [`stream_head`].
+pub fn answer_head(head: &mut ResponseHeader, length: usize) -> Result<()> {
+    keep_for_client(head);
+    head.set_version(Version::HTTP_11);
+    head.insert_header(header::CONTENT_TYPE, "application/json")?;
+    head.insert_header(header::CONTENT_LENGTH, length)
 }
 
 /// A worker's JSON answer as the client gets it.
-fn for_client(held: &mut Vec<u8>) -> Bytes {
-    let held = std::mem::take(held);
+pub fn for_client(held: Vec<u8>) -> Bytes {
     match disagg::strip_internal(&held) {
         Cow::Owned(stripped) => stripped.into(),
         Cow::Borrowed(_) => held.into(),
     }
 }
 
-/// Whether a worker's answer cannot be relayed: nothing comes of it but its head, or it is neither an
-/// answer nor a refusal.
-pub fn is_unfit(head: &ResponseHeader) -> bool {
-    let status = head.status.as_u16();
-    let empty = head.headers.get(header::CONTENT_LENGTH);
-    let empty = empty.is_some_and(|length| length.as_bytes() == b"0");
-    status != 200 && (status < 400 || empty)
-}
-
 /// Takes out of a head what tells of the fleet.
-pub fn keep_for_client(head: &mut ResponseHeader) {
+fn keep_for_client(head: &mut ResponseHeader) {
     let names = head.headers.keys();
     let others: Vec<_> = names
         .filter(|name| !FOR_CLIENTS.contains(name))
@@ -162,9 +145,72 @@ pub fn keep_for_client(head: &mut ResponseHeader) {
     }
 }
 
-fn is_event_stream(head: &ResponseHeader) -> bool {
+fn is_event_stream(headers: &HeaderMap) -> bool {
     const EVENTS: &[u8] = b"text/event-stream";
-    let kind = head.headers.get(header::CONTENT_TYPE);
+    let kind = headers.get(header::CONTENT_TYPE);
     kind.and_then(|kind| kind.as_bytes().get(..EVENTS.len()))
         .is_some_and(|kind| kind.eq_ignore_ascii_case(EVENTS))
+}
+
+/// The content coding, unless it is `identity`. Where there are several it is none that a client
+/// could name.
+fn coding(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(header::CONTENT_ENCODING).iter();
+    let coding = match (values.next(), values.next()) {
+        (None, _) => return None,
+        (Some(one), None) => one.to_str().unwrap_or_default().trim(),
+        (Some(_), Some(_)) => "",
+    };
+    (!coding.eq_ignore_ascii_case("identity")).then_some(coding)
+}
+
+/// Whether a client takes that content coding: it says so, or says nothing of codings at all (RFC
+/// 9110 section 12.5.3).
+fn takes(client: &HeaderMap, coding: &str) -> bool {
+    let values = client.get_all(header::ACCEPT_ENCODING);
+    if values.iter().next().is_none() {
+        return true;
+    }
+    let weight = |wanted: &str| {
+        let mut items = values
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','));
+        items.find_map(|item| {
+            let (name, weight) = item.split_once(';').unwrap_or((item, ""));
+            let weight = weight.trim().to_ascii_lowercase();
+            let zero = weight
+                .strip_prefix("q=")
+                .is_some_and(|q| q.trim().parse() == Ok(0.0));
+            name.trim().eq_ignore_ascii_case(wanted).then_some(!zero)
+        })
+    };
+    weight(coding).or_else(|| weight("*")).unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_coding_is_relayed_to_a_client_that_takes_it() {
+        for (accepts, taken) in [
+            (&["gzip"][..], true),
+            (&["br, GZIP;q=0.1"], true),
+            (&["br", "gzip"], true),
+            (&["*"], true),
+            (&["*, gzip;q=0"], false),
+            (&["gzip; q=0.0"], false),
+            (&["br"], false),
+            (&["identity"], false),
+            (&[""], false),
+            (&[], true),
+        ] {
+            let mut client = HeaderMap::new();
+            for value in accepts {
+                client.append(header::ACCEPT_ENCODING, value.parse().expect("a value"));
+            }
+            assert_eq!(takes(&client, "gzip"), taken, "{accepts:?}");
+        }
+    }
 }

@@ -1,49 +1,106 @@
 //! What is known of an event stream while its bytes pass unchanged.
+//!
+//! Reads just enough of each line to tell where events end, whether the stream is complete, and
+//! whether the worker itself told an error in it. It holds no event and delays no byte; whatever is
+//! added to a stream goes in where it says.
 
-/// Bytes of the stream's end that are remembered: enough for the last event and its line ends.
-const REMEMBERED: usize = 32;
+use memchr::memchr2;
 
-/// The end of an SSE stream so far.
+/// Bytes of a line that are looked at: enough for what is looked for, with some white space.
+const LOOKED_AT: usize = 32;
+const DONE: &[u8] = b"[DONE]";
+/// How workers begin an error object in a stream (specification section 4.10).
+const ERROR: &[u8] = b"{\"error\"";
+
+/// A stream of server-sent events, up to the last byte that passed.
 #[derive(Debug, Default)]
-pub struct StreamTail {
-    tail: Vec<u8>,
+pub struct EventScan {
+    /// The beginning of the line that has not ended.
+    line: Vec<u8>,
+    /// Whether that line is longer.
+    line_goes_on: bool,
+    /// A line that ended with CR may go on with LF.
+    after_cr: bool,
+    /// Whether a line has come since the last blank one.
+    in_event: bool,
+    /// The last line that is not blank was `data: [DONE]`.
+    done: bool,
+    /// An event was an error object.
+    failed: bool,
 }
 
-impl StreamTail {
-    /// Looks at bytes on their way to the client. Constant work for any length.
-    pub fn pass(&mut self, bytes: &[u8]) {
-        if let Some(end) = bytes.len().checked_sub(REMEMBERED) {
-            self.tail.clear();
-            self.tail.extend_from_slice(&bytes[end..]);
-            return;
+impl EventScan {
+    /// Looks at bytes on their way to the client.
+    pub fn pass(&mut self, mut bytes: &[u8]) {
+        if std::mem::take(&mut self.after_cr) {
+            match bytes.strip_prefix(b"\n") {
+                Some(rest) => bytes = rest,
+                None => self.after_cr = bytes.is_empty(),
+            }
         }
-        self.tail.extend_from_slice(bytes);
-        let surplus = self.tail.len().saturating_sub(REMEMBERED);
-        self.tail.drain(..surplus);
+        while let Some(end) = memchr2(b'\n', b'\r', bytes) {
+            let (line, rest) = bytes.split_at(end);
+            self.extend(line);
+            self.line_ends();
+            bytes = match rest {
+                [b'\r', b'\n', rest @ ..] => rest,
+                [b'\r'] => {
+                    self.after_cr = true;
+                    &[]
+                }
+                [_, rest @ ..] => rest,
+                [] => &[],
+            };
+        }
+        self.extend(bytes);
     }
 
-    /// Whether the stream has ended as it should: with `data: [DONE]`.
+    fn extend(&mut self, part: &[u8]) {
+        let room = LOOKED_AT - self.line.len();
+        self.line_goes_on |= part.len() > room;
+        self.line
+            .extend_from_slice(part.get(..room).unwrap_or(part));
+    }
+
+    fn line_ends(&mut self) {
+        if self.line.is_empty() {
+            self.in_event = false;
+            return;
+        }
+        self.in_event = true;
+        self.done = self.line_is_done();
+        self.failed |= data(&self.line).is_some_and(|data| data.starts_with(ERROR));
+        self.line.clear();
+        self.line_goes_on = false;
+    }
+
+    fn line_is_done(&self) -> bool {
+        !self.line_goes_on && data(&self.line).is_some_and(|data| data.trim_ascii_end() == DONE)
+    }
+
+    /// Whether the stream has ended as it should: with `data: [DONE]`. Its own line's end may be
+    /// missing.
     pub fn is_complete(&self) -> bool {
-        let Some(last_line) = self
-            .tail
-            .trim_ascii_end()
-            .rsplit(|byte| matches!(byte, b'\n' | b'\r'))
-            .next()
-        else {
-            return false;
-        };
-        last_line
-            .strip_prefix(b"data:")
-            .is_some_and(|data| data.trim_ascii_start() == b"[DONE]")
+        if self.line.is_empty() {
+            self.done
+        } else {
+            self.line_is_done()
+        }
+    }
+
+    /// Whether the worker itself told an error in it.
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Whether nothing of an event has come that has not ended: an event or a comment may go in.
+    pub fn at_boundary(&self) -> bool {
+        self.line.is_empty() && !self.in_event
     }
 
     /// `event`, preceded by what ends the event that broke off, if one did.
     pub fn append(&self, event: &str) -> String {
-        let at_boundary = self.tail.is_empty()
-            || [&b"\n\n"[..], b"\r\r", b"\n\r\n"]
-                .iter()
-                .any(|end| self.tail.ends_with(end));
-        if at_boundary {
+        if self.at_boundary() {
             event.to_owned()
         } else {
             format!("\n\n{event}")
@@ -51,16 +108,32 @@ impl StreamTail {
     }
 }
 
+/// The value of a line that is a `data` field.
+fn data(line: &[u8]) -> Option<&[u8]> {
+    Some(line.strip_prefix(b"data:")?.trim_ascii_start())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn tail(parts: &[&str]) -> StreamTail {
-        let mut tail = StreamTail::default();
+    fn scan(parts: &[&[u8]]) -> EventScan {
+        let mut scan = EventScan::default();
         for part in parts {
-            tail.pass(part.as_bytes());
+            scan.pass(part);
         }
-        tail
+        scan
+    }
+
+    /// Calls `check` with the scan of `stream` however it is cut.
+    fn cut(stream: &str, check: impl Fn(&EventScan) -> bool) {
+        let bytes = stream.as_bytes();
+        for at in 0..=bytes.len() {
+            let (one, two) = bytes.split_at(at);
+            assert!(check(&scan(&[one, b"", two])), "{stream:?} cut at {at}");
+        }
+        let each: Vec<&[u8]> = bytes.chunks(1).collect();
+        assert!(check(&scan(&each)), "{stream:?} byte by byte");
     }
 
     #[test]
@@ -68,16 +141,11 @@ mod tests {
         for stream in [
             "data: {\"a\":1}\n\ndata: [DONE]\n\n",
             "data: {\"a\":1}\r\n\r\ndata:[DONE]\r\n\r\n",
+            "data: {\"a\":1}\r\rdata:  [DONE] \r\r",
             "data: [DONE]",
+            "data: [DONE]\n",
         ] {
-            for cut in 0..=stream.len() {
-                assert!(
-                    tail(&[&stream[..cut], &stream[cut..]]).is_complete(),
-                    "{stream:?} cut at {cut}"
-                );
-            }
-            let bytes: Vec<String> = stream.chars().map(String::from).collect();
-            assert!(tail(&bytes.iter().map(String::as_str).collect::<Vec<_>>()).is_complete());
+            cut(stream, EventScan::is_complete);
         }
         for stream in [
             "",
@@ -85,17 +153,62 @@ mod tests {
             "data: [DONE",
             "event: [DONE]\n\n",
             "xdata: [DONE]\n\n",
+            "data: [DONE]\n\ndata: {}\n\n",
+            "data: [DONE]\n\ndata: {",
+            "data: [DONE]                                       more\n\n",
         ] {
-            assert!(!tail(&[stream]).is_complete(), "{stream:?}");
+            cut(stream, |scan| !scan.is_complete());
+        }
+    }
+
+    #[test]
+    fn boundaries_are_seen_however_the_stream_is_cut() {
+        for stream in [
+            "",
+            "data: a\n\n",
+            "data: a\r\n\r\n",
+            "data: a\r\r",
+            "data: a\r\n\n",
+            ": comment\n\n\n\n",
+        ] {
+            cut(stream, EventScan::at_boundary);
+        }
+        for stream in [
+            "data: a\n",
+            "data: a\r\n",
+            "data: a\r",
+            "data: a\n\n:",
+            "data: a\n\ndata: \u{e9}\n: comment\n",
+            "d",
+        ] {
+            cut(stream, |scan| !scan.at_boundary());
+        }
+    }
+
+    #[test]
+    fn a_workers_own_error_is_seen_however_the_stream_is_cut() {
+        for stream in [
+            "data: {\"error\":{\"message\":\"m\"}}\n\ndata: [DONE]\n\n",
+            "data: {}\r\n\r\ndata:{\"error\": {}}\r\n\r\n",
+        ] {
+            cut(stream, EventScan::has_failed);
+        }
+        for stream in [
+            "data: {\"a\":{\"error\":1}}\n\n",
+            "data: {\"text\":\"data: {\\\"error\\\":1\"}\n\n",
+            ": {\"error\":1}\n\n",
+        ] {
+            cut(stream, |scan| !scan.has_failed());
         }
     }
 
     #[test]
     fn an_error_event_starts_on_a_boundary() {
-        assert_eq!(tail(&[]).append("data: x\n\n"), "data: x\n\n");
-        assert_eq!(tail(&["data: a\n\n"]).append("E"), "E");
-        assert_eq!(tail(&["data: a\r\n\r\n"]).append("E"), "E");
-        assert_eq!(tail(&["data: a\n"]).append("E"), "\n\nE");
-        assert_eq!(tail(&["data: {\"a"]).append("E"), "\n\nE");
+        assert_eq!(scan(&[]).append("data: x\n\n"), "data: x\n\n");
+        assert_eq!(scan(&[b"data: a\n\n"]).append("E"), "E");
+        assert_eq!(scan(&[b"data: a\r\n\r\n"]).append("E"), "E");
+        assert_eq!(scan(&[b"data: a\n"]).append("E"), "\n\nE");
+        assert_eq!(scan(&[b"data: {\"a"]).append("E"), "\n\nE");
+        assert_eq!(scan(&[b"data: {\"a\xc3"]).append("E"), "\n\nE");
     }
 }

@@ -68,6 +68,7 @@ fn config(parent_header: Option<&str>, gateway: Option<GatewayConfig>) -> Config
             drain: some_time,
         },
         tls: None,
+        http: Default::default(),
         telemetry: TelemetryConfig {
             debug_headers: false,
             log: "info".to_owned(),

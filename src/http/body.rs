@@ -62,19 +62,10 @@ impl Body {
     /// # Errors
     /// 400, 408 or 413, as for the body itself, or the client has left.
     pub async fn read_rest(&mut self, session: &mut Session) -> Result<(), Failure> {
-        let Some(mut rest) = self.rest.take() else {
-            return Ok(());
-        };
-        let due = tokio::time::Instant::now() + rest.left;
-        loop {
-            let part = tokio::time::timeout_at(due, session.read_request_body()).await;
-            let part = part.map_err(|_| Failure::body_too_slow(rest.limit.as_secs_f64()))?;
-            let Some(part) = part.map_err(|error| rest.failure(&error))? else {
-                break;
-            };
-            rest.pass(&part)?;
+        if let Some(rest) = self.rest.take() {
+            rest.read(session).await?;
+            self.watch = ClientWatch::Read;
         }
-        self.watch = ClientWatch::Read;
         Ok(())
     }
 }
@@ -93,6 +84,22 @@ pub struct Rest {
 }
 
 impl Rest {
+    /// Reads it, for a request that Pingora does not forward itself.
+    ///
+    /// # Errors
+    /// 400, 408 or 413, as for the body itself, or the client has left.
+    pub async fn read(mut self, session: &mut Session) -> Result<(), Failure> {
+        let due = tokio::time::Instant::now() + self.left;
+        loop {
+            let part = tokio::time::timeout_at(due, session.read_request_body()).await;
+            let part = part.map_err(|_| Failure::body_too_slow(self.limit.as_secs_f64()))?;
+            let Some(part) = part.map_err(|error| self.failure(&error))? else {
+                return Ok(());
+            };
+            self.pass(&part)?;
+        }
+    }
+
     /// Looks at a part of the rest.
     ///
     /// # Errors

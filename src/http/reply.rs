@@ -315,6 +315,23 @@ fn sentence(mut message: String) -> String {
     message
 }
 
+/// Adds header fields to a head.
+///
+/// # Errors
+/// For a name or a value that cannot be sent.
+pub fn insert(head: &mut ResponseHeader, headers: &[(&'static str, String)]) -> Result<()> {
+    for (name, value) in headers {
+        head.insert_header(*name, value)?;
+    }
+    Ok(())
+}
+
+/// Whether the head of the answer has gone to the client, so that its status cannot change any more.
+pub fn has_begun(session: &ServerSession) -> bool {
+    let head = session.response_written();
+    head.is_some_and(|head| !head.status.is_informational())
+}
+
 /// A client of HTTP/1.0 knows no chunks: the end of the connection ends its answer.
 pub fn frame_for_old_clients(session: &mut ServerSession, head: &mut ResponseHeader) {
     if session.req_header().version >= Version::HTTP_11 || head.status.is_informational() {
@@ -347,9 +364,7 @@ pub async fn write(
     let mut head = ResponseHeader::build(status, Some(headers.len() + 2))?;
     head.insert_header("content-type", content_type)?;
     head.insert_header("content-length", body.len())?;
-    for (name, value) in headers {
-        head.insert_header(*name, value)?;
-    }
+    insert(&mut head, headers)?;
     finish(session, head, body).await
 }
 
@@ -364,9 +379,7 @@ pub async fn write_empty(
     if status != 204 {
         head.insert_header("content-length", 0)?;
     }
-    for (name, value) in headers {
-        head.insert_header(*name, value)?;
-    }
+    insert(&mut head, headers)?;
     finish(session, head, Bytes::new()).await
 }
 

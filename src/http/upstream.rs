@@ -1,7 +1,7 @@
 //! Calls a worker outside Pingora's proxy path, and describes workers to it.
 //!
-//! The context leg is such a side call: one request, one bounded answer, on Pingora's own pooled
-//! connector, so that pooling, timeouts and errors are the same on both legs. Dropping a call closes
+//! Both legs are such side calls, on Pingora's own pooled connector, so that pooling, timeouts and
+//! errors are the same on both: one request, and a bounded answer or one that is read part by part. Dropping a call closes
 //! its connection, which is the only signal by which a worker learns that nobody waits any more.
 
 mod streaming;
@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Method, header};
+use http::{HeaderMap, Method, StatusCode, header};
 use parking_lot::Mutex;
 use pingora::{
     Error, ErrorType,
@@ -29,9 +29,6 @@ pub use streaming::Streaming;
 
 /// How long a looked-up host name is believed.
 const NAME_LIFETIME: Duration = Duration::from_secs(5);
-
-/// Pingora has no error of its own for this.
-const UNRESOLVED: &str = "Unresolved";
 
 /// Why a worker gave no answer. Never names the worker: callers know which one it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -178,16 +175,6 @@ impl Upstreams {
 }
 
 impl CallError {
-    /// As one of Pingora's errors of an upstream, for when the worker could not even be described;
-    /// [`classify_ref`] tells it from others.
-    pub fn into_pingora(self) -> pingora::BError {
-        let kind = match self {
-            Self::Unresolved => ErrorType::Custom(UNRESOLVED),
-            _ => ErrorType::ConnectError,
-        };
-        Error::explain(kind, self.to_string()).into_up()
-    }
-
     /// What the error is when it comes from a connection that may be an old pooled one.
     fn on(self, session: &HttpSession, reused: bool) -> Self {
         match self {
@@ -222,7 +209,8 @@ async fn exchange(
     })
 }
 
-/// Writes the whole request.
+/// Writes the whole request. A worker that stops reading before its end may have answered already, so
+/// that is for whoever reads the answer to find out.
 async fn send(
     session: &mut HttpSession,
     peer: &HttpPeer,
@@ -233,9 +221,14 @@ async fn send(
     let head = request_head(call).map_err(|_| CallError::Protocol)?;
     let head = session.write_request_header(Box::new(head)).await;
     head.map_err(classify)?;
-    let body = session.write_request_body(call.body.clone(), true).await;
-    body.map_err(classify)?;
-    session.finish_request_body().await.map_err(classify)
+    let mut sent = session.write_request_body(call.body.clone(), true).await;
+    if sent.is_ok() {
+        sent = session.finish_request_body().await;
+    }
+    match sent.map_err(classify) {
+        Err(CallError::Reset) => Ok(()),
+        other => other,
+    }
 }
 
 fn request_head(call: &Call<'_>) -> pingora::Result<RequestHeader> {
@@ -258,6 +251,11 @@ async fn read_head(session: &mut HttpSession) -> pingora::Result<&ResponseHeader
     loop {
         session.read_response_header().await?;
         match session.response_header() {
+            // Nobody asked for another protocol, so no head follows.
+            Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
+                let reason = "the protocol is changed unasked";
+                return Error::e_explain(ErrorType::InvalidHTTPHeader, reason);
+            }
             Some(head) if head.status.is_informational() => {}
             _ => break,
         }
@@ -278,7 +276,6 @@ pub fn classify_ref(error: &pingora::Error) -> CallError {
         ConnectTimedout | ConnectRefused | ConnectNoRoute | ConnectError | ConnectProxyFailure
         | SocketError | BindError => CallError::Connect,
         ReadTimedout | WriteTimedout => CallError::Timeout,
-        Custom(UNRESOLVED) => CallError::Unresolved,
         InvalidHTTPHeader | H2Error | H1Error | H2Downgrade | InvalidH2 => CallError::Protocol,
         _ => CallError::Reset,
     }

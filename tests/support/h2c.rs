@@ -26,6 +26,18 @@ pub fn post(
     body: &[u8],
     trailers: &[(&str, &str)],
 ) -> Answer {
+    let mut stream = open(address, path, headers, body, trailers);
+    read_answer(&mut stream)
+}
+
+/// As [`post`], without waiting for the answer.
+pub fn open(
+    address: SocketAddr,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+    trailers: &[(&str, &str)],
+) -> TcpStream {
     let mut all = vec![("content-type", "application/json")];
     all.extend_from_slice(headers);
     let mut bytes = begin("POST", path, &all, 0);
@@ -44,7 +56,10 @@ pub fn post(
 
 /// Sends a request without a body; the answer is as that of [`post`].
 pub fn ask(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
-    send(address, &begin(method, path, headers, END_STREAM))
+    read_answer(&mut send(
+        address,
+        &begin(method, path, headers, END_STREAM),
+    ))
 }
 
 /// A connection's first bytes, and a request's head.
@@ -65,14 +80,23 @@ fn begin(method: &str, path: &str, headers: &[(&str, &str)], end: u8) -> Vec<u8>
     bytes
 }
 
-fn send(address: SocketAddr, bytes: &[u8]) -> Answer {
+fn send(address: SocketAddr, bytes: &[u8]) -> TcpStream {
     let mut stream = connect(address);
     // The server may refuse and close before it has read everything.
     let _ = stream.write_all(bytes);
-    read_answer(&mut stream)
+    stream
 }
 
-fn read_answer(stream: &mut TcpStream) -> Answer {
+/// Resets the stream that [`open`] began.
+pub fn reset(stream: &mut TcpStream) {
+    const CANCEL: [u8; 4] = [0, 0, 0, 8];
+    let mut bytes = Vec::new();
+    frame(&mut bytes, RST_STREAM, 0, 1, &CANCEL);
+    stream.write_all(&bytes).unwrap();
+}
+
+/// Reads the answer to what [`open`] began. Where the stream is reset in the middle, what came.
+pub fn read_answer(stream: &mut TcpStream) -> Answer {
     let mut answer = Answer {
         status: 0,
         headers: Vec::new(),

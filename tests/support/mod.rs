@@ -1,16 +1,19 @@
 //! What the tests over real sockets share: the built binary, simulated workers, a raw client.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod asking;
 pub mod etcd;
 pub mod exposition;
 pub mod fleet;
 pub mod h2c;
+pub mod leaving;
 pub mod model;
 pub mod process;
 pub mod raw;
 pub mod reload;
 pub mod scripted;
 pub mod seen;
+pub mod sse;
 pub mod stand_in;
 
 use std::{

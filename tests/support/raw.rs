@@ -102,17 +102,22 @@ pub fn try_read_answer(stream: &mut TcpStream) -> Result<Answer, Vec<u8>> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 16 * 1024];
     loop {
-        if let Some(answer) = parse(&bytes, false) {
+        if let Some(answer) = parse_so_far(&bytes, false) {
             return Ok(answer);
         }
         match stream.read(&mut chunk) {
-            Ok(0) | Err(_) => return parse(&bytes, true).ok_or(bytes),
+            Ok(0) | Err(_) => return parse(&bytes).ok_or(bytes),
             Ok(read) => bytes.extend_from_slice(&chunk[..read]),
         }
     }
 }
 
-fn parse(bytes: &[u8], closed: bool) -> Option<Answer> {
+/// One answer and whatever came of it before the connection ended.
+pub fn parse(bytes: &[u8]) -> Option<Answer> {
+    parse_so_far(bytes, true)
+}
+
+fn parse_so_far(bytes: &[u8], closed: bool) -> Option<Answer> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
     let mut lines = head.lines();
@@ -122,7 +127,7 @@ fn parse(bytes: &[u8], closed: bool) -> Option<Answer> {
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
         .collect();
     if status < 200 {
-        return parse(&bytes[end..], closed);
+        return parse_so_far(&bytes[end..], closed);
     }
     let value = |name: &str| {
         headers
@@ -174,4 +179,24 @@ fn dechunk(mut rest: &[u8], closed: bool) -> Option<Vec<u8>> {
         body.extend_from_slice(&rest[from..from + size]);
         rest = &rest[from + size + 2..];
     }
+}
+
+/// Everything that comes until the connection ends, however it ends.
+pub fn read_all(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // A reset is as good an end as any.
+    let _ = stream.read_to_end(&mut bytes);
+    bytes
+}
+
+/// Reads until `wanted` has been seen; the result is everything up to then.
+pub fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
+    let mut seen = Vec::new();
+    let mut byte = [0];
+    while !seen.ends_with(wanted.as_bytes()) {
+        let read = stream.read(&mut byte).unwrap();
+        assert!(read > 0, "ended early: {}", String::from_utf8_lossy(&seen));
+        seen.push(byte[0]);
+    }
+    String::from_utf8_lossy(&seen).into_owned()
 }

@@ -3,8 +3,9 @@
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, mpsc},
     thread,
+    time::Duration,
 };
 
 /// One request as it came.
@@ -58,6 +59,12 @@ impl Scripted {
             }
         });
         Self { address, seen }
+    }
+
+    /// A worker that gives each of these answers once, in their order.
+    pub fn one_after_the_other(answers: Vec<Vec<Vec<u8>>>) -> Self {
+        let left = Mutex::new(answers.into_iter());
+        Self::start(move |_| left.lock().unwrap().next().unwrap())
     }
 
     /// The requests that have come so far.
@@ -118,6 +125,83 @@ fn read(stream: &mut TcpStream) -> Option<Seen> {
     }
 }
 
+/// A worker that answers one request with what the test hands it, when it hands it.
+pub struct Fed {
+    pub address: SocketAddr,
+    parts: mpsc::Sender<Vec<u8>>,
+    /// Whether the one who asked is still there.
+    gone: mpsc::Receiver<()>,
+}
+
+impl Fed {
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (parts, fed) = mpsc::channel::<Vec<u8>>();
+        let (left, gone) = mpsc::channel();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            read(&mut stream).unwrap();
+            let mut reading = stream.try_clone().unwrap();
+            thread::spawn(move || {
+                // Nothing more is sent to it, so this ends when the other side does.
+                let _ = reading.read(&mut [0]);
+                let _ = left.send(());
+            });
+            for part in fed {
+                if stream.write_all(&part).is_err() {
+                    return;
+                }
+            }
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        });
+        Self {
+            address,
+            parts,
+            gone,
+        }
+    }
+
+    /// Writes these bytes.
+    pub fn write(&self, bytes: &[u8]) {
+        self.parts.send(bytes.to_vec()).unwrap();
+    }
+
+    /// Writes the head of an event stream.
+    pub fn begin(&self) {
+        self.write(EVENTS_HEAD.as_bytes());
+    }
+
+    /// Writes one chunk.
+    pub fn chunk(&self, bytes: &[u8]) {
+        self.write(&chunk(bytes));
+    }
+
+    /// Writes the last chunk.
+    pub fn end(&self) {
+        self.write(LAST_CHUNK);
+    }
+
+    /// Closes the connection.
+    pub fn close(self) {}
+
+    /// Whether the one who asked leaves in time.
+    pub fn is_left(&self, patience: Duration) -> bool {
+        self.gone.recv_timeout(patience).is_ok()
+    }
+}
+
+const EVENTS_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
+                           transfer-encoding: chunked\r\nconnection: close\r\n\r\n";
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+fn chunk(part: &[u8]) -> Vec<u8> {
+    let mut chunk = format!("{:x}\r\n", part.len()).into_bytes();
+    chunk.extend_from_slice(part);
+    chunk.extend_from_slice(b"\r\n");
+    chunk
+}
+
 /// A JSON answer of status 200.
 pub fn json(body: &str) -> Vec<Vec<u8>> {
     let head = format!(
@@ -129,15 +213,14 @@ pub fn json(body: &str) -> Vec<Vec<u8>> {
 
 /// An event stream, one chunk for each part.
 pub fn events(parts: &[&[u8]]) -> Vec<Vec<u8>> {
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
-                transfer-encoding: chunked\r\nconnection: close\r\n\r\n";
-    let mut answer = vec![head.as_bytes().to_vec()];
-    for part in parts {
-        let mut chunk = format!("{:x}\r\n", part.len()).into_bytes();
-        chunk.extend_from_slice(part);
-        chunk.extend_from_slice(b"\r\n");
-        answer.push(chunk);
-    }
-    answer.push(b"0\r\n\r\n".to_vec());
+    let mut answer = broken_events(parts);
+    answer.push(LAST_CHUNK.to_vec());
     answer
+}
+
+/// As [`events`], broken off after the last of the parts.
+pub fn broken_events(parts: &[&[u8]]) -> Vec<Vec<u8>> {
+    let head = EVENTS_HEAD.as_bytes().to_vec();
+    let chunks = parts.iter().map(|part| chunk(part));
+    [head].into_iter().chain(chunks).collect()
 }

@@ -6,7 +6,9 @@ use sha2::{Digest, Sha256};
 
 use super::{KEY, bad, edge, good, load, shipped, warned};
 use crate::{
-    config::{Config, NewConversationPlacement, SubagentPolicy, raw, secret::MASK},
+    config::{
+        Config, HalfClose, HttpConfig, NewConversationPlacement, SubagentPolicy, raw, secret::MASK,
+    },
     wire::Role,
 };
 
@@ -28,6 +30,7 @@ fn the_example_names_every_key() {
         "the example shows the defaults"
     );
     assert_eq!(config.timeouts, default.timeouts);
+    assert_eq!(config.http, default.http);
     assert_eq!(config.telemetry, default.telemetry);
     assert_eq!(
         config.warnings.len(),
@@ -73,6 +76,7 @@ fn the_printed_form_loads_again_but_for_its_secrets() {
         "internal_request_auth_key: {KEY}\nconversation_affinity_header_for_subagents: X-P\n\
          hostname: '::'\nlimits: {{max_body: 1025B, body_budget: 3MiB}}\n\
          timeouts: {{context: 90500ms, drain: 0s}}\n\
+         http: {{half_close: serve, heartbeat: 1500ms}}\n\
          gateway: {{clients: [{{name: 'no', api_keys_sha256: [{}]}}, {{name: '010', api_keys_sha256: [{}]}}]}}\n",
         "ab".repeat(32),
         "'".to_owned() + &"12".repeat(32) + "'"
@@ -102,6 +106,7 @@ fn the_printed_form_loads_again_but_for_its_secrets() {
         assert_eq!(again.to_yaml_masked(), printed);
         assert_eq!(again.limits, config.limits);
         assert_eq!(again.timeouts, config.timeouts);
+        assert_eq!(again.http, config.http);
         let fleets = |config: Config| config.edge.and_then(|edge| edge.fleets);
         assert_eq!(fleets(again), fleets(config));
     }
@@ -124,6 +129,7 @@ fn a_misspelt_key_of_our_own_is_an_error_with_a_suggestion() {
         ),
         ("limits: {maxbody: 1MiB}", "limits.maxbody", "max_body"),
         ("timeouts: {conect: 1s}", "timeouts.conect", "connect"),
+        ("http: {hartbeat: 1s}", "http.hartbeat", "heartbeat"),
         ("telemetry: {logs: info}", "telemetry.logs", "log"),
         ("admin: {listn: 127.0.0.1:1}", "admin.listn", "listen"),
         (
@@ -151,6 +157,35 @@ fn a_misspelt_key_of_our_own_is_an_error_with_a_suggestion() {
             &edge(&format!("{section}: {{x: 1}}")),
             &[section, "no keys yet"],
         );
+    }
+}
+
+#[test]
+fn connections_are_cancelled_half_closed_and_silent_by_default() {
+    let http = |text: &str| good(&edge(text)).http;
+    for text in [
+        "",
+        "http:",
+        "http: {}",
+        "http: {half_close: cancel, heartbeat: off}",
+        "http: {half_close: null, heartbeat: false}",
+        "http: {heartbeat: 'OFF'}",
+    ] {
+        assert_eq!(http(text), HttpConfig::default(), "{text}");
+    }
+    let config = http("http: {half_close: Serve, heartbeat: 15s}");
+    assert_eq!(config.half_close, HalfClose::Serve);
+    assert_eq!(config.heartbeat, Some(Duration::from_secs(15)));
+    for (text, words) in [
+        ("half_close: keep", "use one of cancel, serve"),
+        ("heartbeat: true", "a duration with its unit"),
+        ("heartbeat: 15", "has no unit"),
+        ("heartbeat: 0s", "between 50ms and 1h"),
+        ("heartbeat: 2h", "between 50ms and 1h"),
+    ] {
+        let key = text.split(':').next().unwrap_or_default();
+        let place = format!("k.yaml:3: http.{key}: ");
+        bad(&edge(&format!("http: {{{text}}}")), &[&place, words]);
     }
 }
 
