@@ -1,7 +1,9 @@
-//! The operator's port: `/metrics`, `/healthz`, `/readyz`.
+//! The operator's port: `/metrics`, `/healthz`, `/readyz`, and in the demo `/demo/faults`.
 //!
 //! It runs on a thread of its own, so that it answers while the edge is busy. It tells what is and
-//! must never change anything.
+//! must never change anything but a demo's simulated workers.
+
+mod faults;
 
 use std::sync::{
     Arc,
@@ -12,7 +14,7 @@ use async_trait::async_trait;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use pingora::{apps::http_app::ServeHttp, protocols::http::ServerSession};
 
-use crate::{edge::Edge, telemetry, worker::Filter};
+use crate::{edge::Edge, simulate::worker::fault::Control, telemetry, worker::Filter};
 
 /// Whether this process wants new requests.
 #[derive(Debug, Clone, Default)]
@@ -36,6 +38,8 @@ pub struct Admin {
     pub edge: Option<Arc<Edge>>,
     pub filters: Vec<Arc<Filter>>,
     pub readiness: Readiness,
+    /// The simulated workers of a demo, by name.
+    pub simulated: Vec<(String, Arc<Control>)>,
 }
 
 impl Admin {
@@ -88,7 +92,14 @@ impl Admin {
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         let head = session.req_header();
-        let (status, content_type, body) = self.answer(&head.method, head.uri.path());
+        let (status, content_type, body) = match head.uri.path() {
+            "/demo/faults" if !self.simulated.is_empty() => faults::answer(
+                &self.simulated,
+                &head.method,
+                head.uri.query().unwrap_or_default(),
+            ),
+            path => self.answer(&head.method, path),
+        };
         let length = body.len();
         let body = if head.method == Method::HEAD {
             Vec::new()

@@ -88,6 +88,11 @@ impl Running {
 
         let proxies = Proxies::new(&config, &server)?;
         proxies.listen(&mut server, &listeners, shown.as_ref())?;
+        let controls = simulated.iter().map(|worker| {
+            let config = &worker.config;
+            (config.name.clone(), config.control.clone())
+        });
+        let controls = controls.collect();
         for (worker, address) in simulated.into_iter().zip(&listeners.simulated) {
             let mut service = simulate::worker::service(worker.config);
             service.threads = Some(1);
@@ -100,6 +105,7 @@ impl Running {
             edge: edge.clone(),
             filters: filters.clone(),
             readiness: readiness.clone(),
+            simulated: controls,
         };
         let drain = config.timeouts.drain;
         let drain = Drain::new(drain, edge.clone(), filters.clone(), readiness);

@@ -22,21 +22,20 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use http::HeaderMap;
-use parking_lot::Mutex;
 use pingora::{
     apps::{HttpPersistentSettings, HttpServerApp, HttpServerOptions, ReusedHttpStream},
     protocols::http::ServerSession,
     server::ShutdownWatch,
     services::listening::Service,
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{
     engine::{Engine, EngineConfig},
     transfer::Exchange,
 };
 use crate::wire::{Role, disagg::Endpoint};
-use fault::FaultPlan;
+use fault::Control;
 use recorder::Recorder;
 use reply::Ended;
 
@@ -82,6 +81,8 @@ pub struct SimulatedWorkerConfig {
     pub verify: Option<Verifier>,
     /// Where the requests that came are noted.
     pub recorder: Arc<Recorder>,
+    /// What it is told to do wrong.
+    pub control: Arc<Control>,
     /// How long an idle connection is kept, whole seconds.
     pub keep_alive: Duration,
     /// Largest body, bytes.
@@ -102,6 +103,7 @@ impl SimulatedWorkerConfig {
             exchange: None,
             verify: None,
             recorder: Arc::new(Recorder::default()),
+            control: Arc::default(),
             keep_alive: Duration::from_secs(5),
             max_body: 64 << 20,
         }
@@ -112,7 +114,6 @@ impl SimulatedWorkerConfig {
 pub struct SimulatedWorker {
     config: SimulatedWorkerConfig,
     engine: Arc<Engine>,
-    faults: Mutex<FaultPlan>,
     options: HttpServerOptions,
     started: Instant,
 }
@@ -130,7 +131,6 @@ impl SimulatedWorker {
         options.h2c = true;
         Self {
             engine: Engine::new(config.engine.clone()),
-            faults: Mutex::new(FaultPlan::default()),
             options,
             started: Instant::now(),
             config,
@@ -158,7 +158,12 @@ impl HttpServerApp for SimulatedWorker {
         mut session: ServerSession,
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
-        if !session.read_request().await.is_ok_and(|read| read) {
+        let reading = session.read_request();
+        let read = match self.config.control.manners().idle {
+            Some(idle) => timeout(idle, reading).await.ok()?,
+            None => reading.await,
+        };
+        if !read.is_ok_and(|read| read) {
             return None;
         }
         let keep = (!*shutdown.borrow()).then_some(self.config.keep_alive.as_secs());

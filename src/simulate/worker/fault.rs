@@ -1,126 +1,167 @@
 //! Misbehaviour on demand, so that tests and operators can see what a failure looks like.
 //!
 //! Faults are named in a text such as `delay=250ms, status=503`, given with one request in its
-//! `x-simulate` header or for the next requests by `POST /simulate/fault`. The second way is the one
-//! that works through the edge, which forwards no client's headers. A worker misbehaves only when
-//! told to.
+//! `x-simulate` header, for the next requests by `POST /simulate/fault`, or in the demo by
+//! `POST /demo/faults` of the operator's port. The first way reaches a worker directly only: the edge
+//! forwards no client's headers. A worker misbehaves only when told to.
 
-use std::{collections::VecDeque, str::FromStr, time::Duration};
+mod plan;
 
+use std::{str::FromStr, time::Duration};
+
+use bytesize::ByteSize;
 use http::StatusCode;
 use thiserror::Error;
+
+pub use plan::{Control, Health, Manners};
 
 /// The header that names the faults of one request.
 pub const HEADER: &str = "x-simulate";
 
-/// Most requests that are planned to fail, in as many orders.
-const ORDERS: usize = 1024;
+/// The largest event that can be asked for.
+const LARGEST_EVENT: u64 = 64 << 20;
+/// Most choices that can be asked for.
+const MOST_CHOICES: u32 = 64;
 
-/// How one request is to go wrong. The default is: not at all.
+/// Every fault: how it is written, and what it does.
+pub const KNOWN: [(&str, &str); 17] = [
+    ("delay=250ms", "waits before anything else"),
+    ("status=503", "answers with that status"),
+    ("reset", "closes the connection instead of an answer"),
+    ("final", "the answer is complete with its first token"),
+    ("choices=2", "the answer has that many choices"),
+    ("without=usage", "leaves out every field of that name"),
+    ("null=usage", "makes every field of that name null"),
+    (
+        "invalid-json",
+        "cuts the answer, of a stream its first event, in the middle",
+    ),
+    (
+        "die-after=3",
+        "closes the connection after that many events, or in the middle of an answer",
+    ),
+    (
+        "die-in=3",
+        "closes the connection in the middle of that event, counted from 1",
+    ),
+    (
+        "die-before-done",
+        "closes the connection when only [DONE] is missing",
+    ),
+    (
+        "stall-after=3",
+        "nothing more comes after that many events, or after half of an answer",
+    ),
+    (
+        "error-after=3",
+        "an error event comes after that many events, and then [DONE]",
+    ),
+    (
+        "pause=50ms",
+        "waits before each event, or before each half of an answer",
+    ),
+    ("event=1MiB", "the first event of a stream has that size"),
+    ("gzip", "the answer is compressed"),
+    (
+        "line-ends=crlf",
+        "events end with CRLF; with `bytes` each byte is written by itself",
+    ),
+];
+
+/// How one request is to go wrong. The default is: not at all. [`KNOWN`] says what each does.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// `delay=250ms`: wait before anything else.
     pub delay: Option<Duration>,
-    /// `status=503`: answer with that status.
     pub status: Option<StatusCode>,
-    /// `reset`: close the connection instead of an answer.
     pub reset: bool,
-    /// `final`: the answer is complete with its first token.
     pub finish_at_once: bool,
-    /// `invalid-json`: the answer (of a stream its first event) is cut in the middle.
+    pub choices: Option<u32>,
+    /// Names of fields that are left out.
+    pub without: Vec<String>,
+    /// Names of fields that are null.
+    pub null: Vec<String>,
     pub invalid_json: bool,
-    /// `die-after=3`: close the connection after that many events, or in the middle of an answer
-    /// that is no stream.
     pub die_after: Option<u32>,
+    pub die_in: Option<u32>,
+    pub die_before_done: bool,
+    pub stall_after: Option<u32>,
+    pub error_after: Option<u32>,
+    pub pause: Option<Duration>,
+    /// Bytes of the first event.
+    pub event: Option<usize>,
+    pub gzip: bool,
+    pub crlf: bool,
+    pub bytewise: bool,
 }
 
 /// A fault that this worker does not know.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error(
-    "unknown fault {0:?}: known are delay=DURATION, status=CODE, reset, final, invalid-json and \
-     die-after=EVENTS"
-)]
+#[error("unknown fault {0:?}: known are {known}", known = known())]
 pub struct UnknownFault(String);
+
+fn known() -> String {
+    KNOWN.map(|(form, _)| form).join(", ")
+}
 
 impl FromStr for Faults {
     type Err = UnknownFault;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut faults = Self::default();
-        for word in text
-            .split(',')
-            .map(str::trim)
-            .filter(|word| !word.is_empty())
-        {
-            let (name, value) = word.split_once('=').unwrap_or((word, ""));
-            let known = match name {
-                "delay" => {
-                    faults.delay = humantime::parse_duration(value).ok();
-                    faults.delay.is_some()
-                }
-                "status" => {
-                    faults.status = value.parse().ok();
-                    faults
-                        .status
-                        .is_some_and(|status| !status.is_informational())
-                }
-                "die-after" => {
-                    faults.die_after = value.parse().ok();
-                    faults.die_after.is_some()
-                }
-                "reset" => set(&mut faults.reset, value),
-                "final" => set(&mut faults.finish_at_once, value),
-                "invalid-json" => set(&mut faults.invalid_json, value),
-                _ => false,
-            };
-            if !known {
-                return Err(UnknownFault(word.to_owned()));
-            }
+        let words = text.split(',').map(str::trim);
+        for word in words.filter(|word| !word.is_empty()) {
+            faults
+                .add(word)
+                .ok_or_else(|| UnknownFault(word.to_owned()))?;
         }
         Ok(faults)
     }
 }
 
-fn set(flag: &mut bool, value: &str) -> bool {
-    *flag = true;
-    value.is_empty()
-}
-
-/// The faults of the next requests, in order.
-#[derive(Debug, Default)]
-pub(super) struct FaultPlan {
-    orders: VecDeque<(u64, Faults)>,
-}
-
-impl FaultPlan {
-    /// The next `count` requests after those already planned go wrong like this. A count of 0
-    /// withdraws all orders.
-    pub(super) fn plan(&mut self, count: u64, faults: Faults) {
-        if count == 0 {
-            self.orders.clear();
-        } else if self.orders.len() < ORDERS {
-            self.orders.push_back((count, faults));
+impl Faults {
+    fn add(&mut self, word: &str) -> Option<()> {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        match name {
+            "delay" => self.delay = Some(humantime::parse_duration(value).ok()?),
+            "pause" => self.pause = Some(humantime::parse_duration(value).ok()?),
+            "status" => {
+                let status: StatusCode = value.parse().ok()?;
+                self.status = Some(status).filter(|status| !status.is_informational());
+                self.status?;
+            }
+            "choices" => {
+                let choices = value.parse().ok()?;
+                self.choices = Some(choices).filter(|choices| (1..=MOST_CHOICES).contains(choices));
+                self.choices?;
+            }
+            "event" => {
+                let size = value.parse::<ByteSize>().ok()?.as_u64();
+                let size = Some(size).filter(|size| *size <= LARGEST_EVENT)?;
+                self.event = Some(usize::try_from(size).ok()?);
+            }
+            "without" if !value.is_empty() => self.without.push(value.to_owned()),
+            "null" if !value.is_empty() => self.null.push(value.to_owned()),
+            "die-after" => self.die_after = Some(value.parse().ok()?),
+            "die-in" => self.die_in = Some(value.parse().ok()?),
+            "stall-after" => self.stall_after = Some(value.parse().ok()?),
+            "error-after" => self.error_after = Some(value.parse().ok()?),
+            "line-ends" if value == "crlf" => self.crlf = true,
+            "line-ends" if value == "bytes" => self.bytewise = true,
+            name if value.is_empty() => *self.switch(name)? = true,
+            _ => return None,
         }
+        Some(())
     }
 
-    /// The faults of the request that comes now.
-    pub(super) fn take(&mut self) -> Faults {
-        let Some((left, faults)) = self.orders.front_mut() else {
-            return Faults::default();
-        };
-        *left -= 1;
-        let faults = faults.clone();
-        if *left == 0 {
-            self.orders.pop_front();
-        }
-        faults
-    }
-
-    /// How many requests are still planned to go wrong.
-    pub(super) fn pending(&self) -> u64 {
-        self.orders
-            .iter()
-            .fold(0, |sum: u64, (left, _)| sum.saturating_add(*left))
+    fn switch(&mut self, name: &str) -> Option<&mut bool> {
+        Some(match name {
+            "reset" => &mut self.reset,
+            "final" => &mut self.finish_at_once,
+            "invalid-json" => &mut self.invalid_json,
+            "die-before-done" => &mut self.die_before_done,
+            "gzip" => &mut self.gzip,
+            _ => return None,
+        })
     }
 }
 
@@ -138,26 +179,38 @@ mod tests {
         assert_eq!(faults.die_after, Some(3));
         assert!(faults.finish_at_once && !faults.reset);
         assert_eq!("".parse(), Ok(Faults::default()));
+        let faults: Faults = "without=a,without=b,null=c,event=2KiB"
+            .parse()
+            .expect("known");
+        assert_eq!((faults.without.len(), faults.null.len()), (2, 1));
+        assert_eq!(faults.event, Some(2048));
     }
 
     #[test]
-    fn an_unknown_fault_is_refused() {
-        for text in ["explode", "status=9", "status=100", "delay=soon", "reset=1"] {
-            assert_eq!(text.parse::<Faults>(), Err(UnknownFault(text.to_owned())));
+    fn every_known_fault_can_be_given_and_does_something() {
+        for (form, about) in KNOWN {
+            let faults: Faults = form.parse().expect(form);
+            assert_ne!(faults, Faults::default(), "{form}: {about}");
         }
     }
 
     #[test]
-    fn orders_are_carried_out_one_request_after_the_other() {
-        let reset: Faults = "reset".parse().expect("a known fault");
-        let mut plan = FaultPlan::default();
-        plan.plan(2, reset.clone());
-        assert_eq!(plan.pending(), 2);
-        assert_eq!(plan.take(), reset);
-        assert_eq!(plan.take(), reset);
-        assert_eq!(plan.take(), Faults::default());
-        plan.plan(9, reset);
-        plan.plan(0, Faults::default());
-        assert_eq!(plan.pending(), 0);
+    fn an_unknown_fault_is_refused() {
+        for text in [
+            "explode",
+            "status=9",
+            "status=100",
+            "delay=soon",
+            "reset=1",
+            "choices=0",
+            "choices=65",
+            "event=1GiB",
+            "without=",
+            "line-ends=cr",
+        ] {
+            let error = text.parse::<Faults>().expect_err(text);
+            assert_eq!(error, UnknownFault(text.to_owned()));
+            assert!(error.to_string().contains("die-before-done"));
+        }
     }
 }

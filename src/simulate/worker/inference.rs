@@ -4,7 +4,10 @@
 //! before the engine works, and every wait ends when the client leaves; dropping the job then
 //! cancels the work.
 
+use std::io::Write;
+
 use bytes::{Bytes, BytesMut};
+use flate2::{Compression, write::GzEncoder};
 use http::{HeaderMap, Method, StatusCode};
 use pingora::protocols::http::ServerSession;
 use serde_json::{Map, Value, json};
@@ -113,7 +116,7 @@ impl SimulatedWorker {
     /// What is to go wrong with this request.
     fn faults(&self, session: &ServerSession) -> Result<Faults, Refusal> {
         match session.get_header(fault::HEADER) {
-            None => Ok(self.faults.lock().take()),
+            None => Ok(self.config.control.take()),
             Some(value) => String::from_utf8_lossy(value.as_bytes())
                 .parse()
                 .map_err(|error: fault::UnknownFault| Refusal::bad_request(error.to_string())),
@@ -167,8 +170,12 @@ impl SimulatedWorker {
         mut job: Job,
         faults: &Faults,
     ) -> Result<(), Ended> {
-        let answer = self.plan(request, &job);
-        let shown = [(SHOWN_RANK_HEADER, job.rank().to_string())];
+        let mut answer = self.plan(request, &job);
+        answer.choices = faults.choices.unwrap_or(answer.choices);
+        let mut shown = vec![(SHOWN_RANK_HEADER, job.rank().to_string())];
+        if faults.gzip {
+            shown.push(("content-encoding", "gzip".to_owned()));
+        }
         if request.stream {
             begin_events(session, &shown).await?;
             let mut events = Events::new(session, faults);
@@ -188,7 +195,9 @@ impl SimulatedWorker {
         }
         self.offer(&answer);
         job.finish(&answer.tokens(0));
-        let body = serde_json::to_vec(&answer.to_json()).unwrap_or_default();
+        let mut answer = answer.to_json();
+        spoil(&mut answer, faults);
+        let body = serde_json::to_vec(&answer).unwrap_or_default();
         send_whole(session, &shown, body, faults).await
     }
 
@@ -242,6 +251,23 @@ async fn break_stream(
     events.done().await
 }
 
+/// Leaves fields out, and makes fields null, wherever they stand.
+fn spoil(value: &mut Value, faults: &Faults) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, _| !faults.without.contains(name));
+            for (name, value) in fields {
+                if faults.null.contains(name) {
+                    *value = Value::Null;
+                }
+                spoil(value, faults);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| spoil(item, faults)),
+        _ => {}
+    }
+}
+
 async fn send_whole(
     session: &mut ServerSession,
     shown: &[(&'static str, String)],
@@ -251,13 +277,35 @@ async fn send_whole(
     if faults.invalid_json {
         body.truncate(body.len() / 2);
     }
-    if faults.die_after.is_some() {
-        let half = Bytes::from(body.split_off(body.len() / 2));
-        begin(session, StatusCode::OK, shown, body.len() + half.len()).await?;
-        write(session, body.into(), false).await?;
+    if faults.gzip {
+        body = gzip(&body);
+    }
+    let length = body.len();
+    let dies = faults.die_after.is_some() || faults.die_in.is_some() || faults.die_before_done;
+    let stalls = faults.stall_after.is_some();
+    if !dies && !stalls && faults.pause.is_none() {
+        return send(session, StatusCode::OK, shown, body.into()).await;
+    }
+    let pause = faults.pause.unwrap_or_default();
+    let half = Bytes::from(body.split_off(length / 2));
+    begin(session, StatusCode::OK, shown, length).await?;
+    attend(session, tokio::time::sleep(pause)).await?;
+    write(session, body.into(), false).await?;
+    if dies {
         return Err(Ended::BrokenOff);
     }
-    send(session, StatusCode::OK, shown, body.into()).await
+    if stalls {
+        attend(session, std::future::pending::<()>()).await?;
+    }
+    attend(session, tokio::time::sleep(pause)).await?;
+    write(session, half, true).await
+}
+
+fn gzip(body: &[u8]) -> Vec<u8> {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    // Writing to memory cannot fail.
+    let _ = gzip.write_all(body);
+    gzip.finish().unwrap_or_default()
 }
 
 /// The rank that the request is told to run on.

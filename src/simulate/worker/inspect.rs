@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     SimulatedWorker,
-    fault::{Faults, UnknownFault},
+    fault::{Faults, Health, Manners, UnknownFault},
     fields::complaint,
     handover::info_endpoint,
     reply::{Ended, Refusal, attend, send, send_json},
@@ -36,7 +36,7 @@ fn methods(path: &str) -> Option<&'static [Method]> {
     Some(match path {
         "/health" | "/health_generate" | "/version" | "/v1/models" | "/server_info"
         | "/metrics" | "/simulate/state" => &[Method::GET],
-        "/kv_cache_events" | TOKENIZE | "/simulate/fault" => &[Method::POST],
+        "/kv_cache_events" | TOKENIZE | "/simulate/fault" | "/simulate/manners" => &[Method::POST],
         "/steady_clock_offset" => &[Method::GET, Method::POST],
         "/simulate/requests" => &[Method::GET, Method::DELETE],
         _ => return None,
@@ -75,23 +75,25 @@ impl SimulatedWorker {
         };
         let order = read_order(session, largest).await?;
         match (path, method) {
-            ("/health" | "/health_generate", _) => {
-                send(session, StatusCode::OK, &[], Vec::new().into()).await
-            }
+            ("/health" | "/health_generate", _) => self.health(session).await,
             ("/steady_clock_offset", method) => self.clock(session, &method, &order).await,
-            (TOKENIZE, _) => match tokens_of(&order) {
-                Ok(answer) => send_json(session, StatusCode::OK, &answer).await,
-                Err(refusal) => send_json(session, refusal.status, &refusal.body).await,
-            },
-            ("/simulate/fault", _) => match self.plan_faults(&order) {
-                Ok(answer) => send_json(session, StatusCode::OK, &answer).await,
-                Err(refusal) => send_json(session, refusal.status, &refusal.body).await,
-            },
+            (TOKENIZE, _) => answer(session, tokens_of(&order)).await,
+            ("/simulate/fault", _) => answer(session, self.plan_faults(&order)).await,
+            ("/simulate/manners", _) => answer(session, self.behave(&order)).await,
             (path, method) => {
                 let answer = self.report(session, path, &method);
                 send_json(session, StatusCode::OK, &answer).await
             }
         }
+    }
+
+    async fn health(&self, session: &mut ServerSession) -> Result<(), Ended> {
+        let status = match self.config.control.manners().health {
+            Health::Well => StatusCode::OK,
+            Health::Unwell => StatusCode::SERVICE_UNAVAILABLE,
+            Health::Silent => attend(session, std::future::pending()).await?,
+        };
+        send(session, status, &[], Vec::new().into()).await
     }
 
     fn report(&self, session: &ServerSession, path: &str, method: &Method) -> Value {
@@ -145,7 +147,7 @@ impl SimulatedWorker {
             "completed": snapshot.completed,
             "cancelled": snapshot.cancelled,
             "arrivals": self.config.recorder.arrivals(),
-            "planned_faults": self.faults.lock().pending(),
+            "planned_faults": self.config.control.pending(),
             "transfers_waiting": self.config.exchange.as_ref().map(|exchange| exchange.waiting()),
         })
     }
@@ -163,9 +165,28 @@ impl SimulatedWorker {
             .ok_or_else(wrong)?
             .parse()
             .map_err(|error: UnknownFault| Refusal::invalid(error.to_string()))?;
-        let mut plan = self.faults.lock();
-        plan.plan(next, faults);
-        Ok(json!({"planned_faults": plan.pending()}))
+        let planned = self.config.control.plan(next, faults);
+        Ok(json!({"planned_faults": planned}))
+    }
+
+    /// `{"health": "well" | "unwell" | "silent", "idle": "500ms" | null}`: how it behaves from now on.
+    fn behave(&self, order: &[u8]) -> Result<Value, Refusal> {
+        let wrong = || {
+            let form = "give {\"health\": \"well\", \"unwell\" or \"silent\", \"idle\": \"500ms\" or null}";
+            Refusal::invalid(form)
+        };
+        let order: Map<String, Value> = serde_json::from_slice(order).map_err(|_| wrong())?;
+        let health = match order.get("health").and_then(Value::as_str) {
+            None | Some("well") => Health::Well,
+            Some("unwell") => Health::Unwell,
+            Some("silent") => Health::Silent,
+            Some(_) => return Err(wrong()),
+        };
+        let idle = order.get("idle").and_then(Value::as_str);
+        let idle = idle.map(humantime::parse_duration).transpose();
+        let idle = idle.map_err(|_| wrong())?;
+        self.config.control.behave(Manners { health, idle });
+        Ok(json!({}))
     }
 
     /// Upstream's clock synchronisation (specification section 7.5). The offset that is posted
@@ -190,6 +211,13 @@ impl SimulatedWorker {
         let complaint = complaint("missing", &[], "offset", "Field required");
         let refusal = Refusal::invalid(complaint);
         send_json(session, refusal.status, &refusal.body).await
+    }
+}
+
+async fn answer(session: &mut ServerSession, answer: Result<Value, Refusal>) -> Result<(), Ended> {
+    match answer {
+        Ok(answer) => send_json(session, StatusCode::OK, &answer).await,
+        Err(refusal) => send_json(session, refusal.status, &refusal.body).await,
     }
 }
 

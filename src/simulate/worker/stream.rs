@@ -3,7 +3,10 @@
 //! The role comes first, then the words as the engine makes them, the finish reason, the usage if
 //! asked for, and `[DONE]`. Nothing is held back.
 
+use std::io::Write;
+
 use bytes::Bytes;
+use flate2::{Compression, write::GzEncoder};
 use pingora::protocols::http::ServerSession;
 use serde_json::{Value, json};
 
@@ -15,22 +18,25 @@ use super::{
 use crate::simulate::engine::Job;
 use crate::wire::disagg::Endpoint;
 
-/// Writes events and breaks off where a fault says so.
+/// Writes events, and goes wrong where a fault says so.
 pub(super) struct Events<'a> {
     session: &'a mut ServerSession,
+    faults: &'a Faults,
     written: u32,
-    die_after: Option<u32>,
-    cut_next: bool,
+    gzip: Option<GzEncoder<Vec<u8>>>,
 }
 
 impl<'a> Events<'a> {
     /// Events after the head was written.
-    pub(super) fn new(session: &'a mut ServerSession, faults: &Faults) -> Self {
+    pub(super) fn new(session: &'a mut ServerSession, faults: &'a Faults) -> Self {
+        let gzip = faults
+            .gzip
+            .then(|| GzEncoder::new(Vec::new(), Compression::fast()));
         Self {
             session,
+            faults,
             written: 0,
-            die_after: faults.die_after,
-            cut_next: faults.invalid_json,
+            gzip,
         }
     }
 
@@ -41,28 +47,93 @@ impl<'a> Events<'a> {
 
     /// Writes one event.
     pub(super) async fn send(&mut self, data: &Value) -> Result<(), Ended> {
-        if self.die_after.is_some_and(|most| self.written >= most) {
-            return Err(Ended::BrokenOff);
-        }
+        self.go_wrong_before_event().await?;
         self.written += 1;
-        let mut text = data.to_string();
-        if std::mem::take(&mut self.cut_next) {
+        let first = self.written == 1;
+        let mut text = event_text(data, self.faults.event.filter(|_| first));
+        if first && self.faults.invalid_json {
             text = text.chars().take(text.len() / 2).collect();
         }
-        self.write(format!("data: {text}\n\n"), false).await
+        let event = format!("data: {text}\n\n");
+        if self.faults.die_in == Some(self.written) {
+            let half = event.len() / 2;
+            self.write(event.get(..half).unwrap_or(&event), false)
+                .await?;
+            return Err(Ended::BrokenOff);
+        }
+        self.write(&event, false).await
+    }
+
+    async fn go_wrong_before_event(&mut self) -> Result<(), Ended> {
+        let reached = |fault: Option<u32>| fault.is_some_and(|most| self.written >= most);
+        if reached(self.faults.die_after) {
+            return Err(Ended::BrokenOff);
+        }
+        if reached(self.faults.stall_after) {
+            attend(self.session, std::future::pending::<()>()).await?;
+        }
+        if reached(self.faults.error_after) {
+            let error = json!({"error": {"message": "simulated fault", "type": "server_error"}});
+            self.write(&format!("data: {error}\n\n"), false).await?;
+            self.write("data: [DONE]\n\n", true).await?;
+            return Err(Ended::BrokenOff);
+        }
+        if let Some(pause) = self.faults.pause {
+            attend(self.session, tokio::time::sleep(pause)).await?;
+        }
+        Ok(())
     }
 
     /// Writes the last event.
     pub(super) async fn done(&mut self) -> Result<(), Ended> {
-        if self.die_after.is_some_and(|most| self.written >= most) {
+        self.go_wrong_before_event().await?;
+        if self.faults.die_before_done {
             return Err(Ended::BrokenOff);
         }
-        self.write("data: [DONE]\n\n".to_owned(), true).await
+        self.write("data: [DONE]\n\n", true).await
     }
 
-    async fn write(&mut self, text: String, end: bool) -> Result<(), Ended> {
-        write(self.session, Bytes::from(text), end).await
+    async fn write(&mut self, text: &str, end: bool) -> Result<(), Ended> {
+        let text = match self.faults.crlf {
+            true => text.replace('\n', "\r\n"),
+            false => text.to_owned(),
+        };
+        let bytes = self.encode(text.into_bytes(), end);
+        if !self.faults.bytewise {
+            return write(self.session, bytes, end).await;
+        }
+        let last = bytes.len().saturating_sub(1);
+        for at in 0..bytes.len() {
+            write(self.session, bytes.slice(at..=at), end && at == last).await?;
+            // A write of its own, as far as the network lets it be one.
+            tokio::task::yield_now().await;
+        }
+        Ok(())
     }
+
+    fn encode(&mut self, text: Vec<u8>, end: bool) -> Bytes {
+        let Some(gzip) = &mut self.gzip else {
+            return text.into();
+        };
+        // Writing to memory cannot fail.
+        let _ = gzip.write_all(&text).and_then(|()| gzip.flush());
+        if end {
+            let _ = gzip.try_finish();
+        }
+        std::mem::take(gzip.get_mut()).into()
+    }
+}
+
+/// The data of an event, made as large as is asked for.
+fn event_text(data: &Value, size: Option<usize>) -> String {
+    let text = data.to_string();
+    let missing = size.map_or(0, |size| size.saturating_sub(text.len()));
+    if missing == 0 {
+        return text;
+    }
+    let mut data = data.clone();
+    data["system_fingerprint"] = "x".repeat(missing).into();
+    data.to_string()
 }
 
 /// Streams an answer whose prompt is computed.
