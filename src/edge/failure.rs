@@ -1,12 +1,15 @@
 //! What a client is told when a leg fails, in words that fit both legs.
 
-use std::{fmt::Display, sync::Arc};
+mod mask;
+
+use std::fmt::Display;
 
 use http::{HeaderMap, header};
 
+use mask::mask;
+
 use super::{destination::Destination, live::Live};
 use crate::{
-    fleet::Fleet,
     gateway::Refusal,
     http::reply::Failure,
     telemetry::labels::Outcome,
@@ -18,10 +21,7 @@ use crate::{
 pub fn refused(live: &Live, leg: &str, status: u16, body: &[u8]) -> Failure {
     let told = told_status(status);
     let said = disagg::error_message(body);
-    let said = said.map(|said| {
-        let fleets: Vec<_> = live.destinations().map(Destination::fleet).collect();
-        with_aliases(&fleets, &said)
-    });
+    let said = said.map(|said| for_client(live, &said));
     if told == status {
         let unsaid = || format!("The {leg} worker answered with status {status}.");
         return Failure::from_worker(status, said.unwrap_or_else(unsaid));
@@ -31,6 +31,12 @@ pub fn refused(live: &Live, leg: &str, status: u16, body: &[u8]) -> Failure {
         .map_or_else(String::new, |said| format!(": {said}"));
     let message = format!("The {leg} worker answered with status {status}{said}.");
     Failure::bad_gateway("unusable_answer", Outcome::UpstreamError, message)
+}
+
+/// A worker's words as a client may read them.
+pub fn for_client(live: &Live, said: &str) -> String {
+    let fleets: Vec<_> = live.destinations().map(Destination::fleet).collect();
+    mask(&fleets, said)
 }
 
 /// The status that the client is told for a worker's. Credentials that a worker does not take are
@@ -50,29 +56,6 @@ pub fn with_retry_after(failure: Failure, headers: &HeaderMap) -> Failure {
         Some(value) => failure.header("retry-after", value),
         None => failure,
     }
-}
-
-/// `said` with the alias of every instance in place of its address.
-fn with_aliases(fleets: &[Arc<Fleet>], said: &str) -> String {
-    let is_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    let alias = |address: &str| {
-        let mut all = fleets.iter().flat_map(|fleet| fleet.instances());
-        let found = all.find(|instance| instance.address.eq_ignore_ascii_case(address));
-        found.map(|instance| instance.alias.clone())
-    };
-    let mut told = String::with_capacity(said.len());
-    let mut rest = said;
-    while let Some((before, after)) = rest.split_once(':') {
-        let text = before.trim_end_matches(is_host);
-        let next = after.trim_start_matches(|c: char| c.is_ascii_digit());
-        let whole = rest.strip_suffix(next).unwrap_or(rest);
-        match whole.strip_prefix(text).and_then(alias) {
-            Some(alias) => told.extend([text, &*alias]),
-            None => told.push_str(whole),
-        }
-        rest = next;
-    }
-    told + rest
 }
 
 impl From<Refusal> for Failure {
@@ -147,27 +130,6 @@ pub fn broken_stream() -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Role;
-
-    #[test]
-    fn instances_are_told_by_their_aliases() {
-        let context = Arc::new(Fleet::build(Role::Context, &["ctx_0:8001"], None));
-        let generation = Fleet::build(Role::Generation, &["gen-1:8001", "gen-1:80"], None);
-        let fleets = [context, Arc::new(generation)];
-        for (said, told) in [
-            ("cannot reach gen-1:8001", "cannot reach generation-0"),
-            ("GEN-1:80: is down", "generation-1: is down"),
-            ("(ctx_0:8001, gen-1:80)", "(context-0, generation-1)"),
-            (
-                "my-gen-1:80 gen-1:8 gen-1:800 :80",
-                "my-gen-1:80 gen-1:8 gen-1:800 :80",
-            ),
-            ("\u{e9}: gen-1:8001\u{e9}", "\u{e9}: generation-0\u{e9}"),
-            ("a::80:", "a::80:"),
-        ] {
-            assert_eq!(with_aliases(&fleets, said), told, "{said}");
-        }
-    }
 
     #[test]
     fn only_a_refusal_that_concerns_the_client_keeps_its_status() {
