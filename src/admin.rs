@@ -1,9 +1,11 @@
-//! The operator's port: `/metrics`, `/healthz`, `/readyz`, and in the demo `/demo/faults`.
+//! The operator's port: `/metrics`, `/healthz`, `/readyz`, `/instances`, and in the demo `/demo/faults`.
 //!
-//! It runs on a thread of its own, so that it answers while the edge is busy. It tells what is and
-//! must never change anything but a demo's simulated workers.
+//! It runs on a thread of its own, so that it answers while the edge is busy. It tells what is; all
+//! that can be changed here is which instances are being emptied (`instances`), and how a demo's
+//! simulated workers fail (`faults`).
 
 mod faults;
+mod instances;
 
 use std::sync::{
     Arc,
@@ -12,9 +14,11 @@ use std::sync::{
 
 use async_trait::async_trait;
 use http::{HeaderValue, Method, Response, StatusCode, header};
-use pingora::{apps::http_app::ServeHttp, protocols::http::ServerSession};
+use pingora::{apps::http_app::ServeHttp, http::RequestHeader, protocols::http::ServerSession};
 
 use crate::{edge::Edge, simulate::worker::fault::Control, telemetry, worker::Filter};
+
+const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Whether this process wants new requests.
 #[derive(Debug, Clone, Default)]
@@ -43,9 +47,16 @@ pub struct Admin {
 }
 
 impl Admin {
-    fn answer(&self, method: &Method, path: &str) -> (StatusCode, &'static str, String) {
-        const TEXT: &str = "text/plain; charset=utf-8";
+    fn answer(&self, head: &RequestHeader) -> (StatusCode, &'static str, String) {
         const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
+        let (method, path) = (&head.method, head.uri.path());
+        if let Some(told) = instances::answer(self.edge.as_deref(), head) {
+            return told;
+        }
+        if path == "/demo/faults" && !self.simulated.is_empty() {
+            let query = head.uri.query().unwrap_or_default();
+            return faults::answer(&self.simulated, method, query);
+        }
         if method != Method::GET && method != Method::HEAD {
             return (
                 StatusCode::METHOD_NOT_ALLOWED,
@@ -63,7 +74,7 @@ impl Admin {
             _ => (
                 StatusCode::NOT_FOUND,
                 TEXT,
-                "try /metrics, /healthz or /readyz\n".to_owned(),
+                "try /metrics, /healthz, /readyz or /instances\n".to_owned(),
             ),
         }
     }
@@ -92,14 +103,7 @@ impl Admin {
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         let head = session.req_header();
-        let (status, content_type, body) = match head.uri.path() {
-            "/demo/faults" if !self.simulated.is_empty() => faults::answer(
-                &self.simulated,
-                &head.method,
-                head.uri.query().unwrap_or_default(),
-            ),
-            path => self.answer(&head.method, path),
-        };
+        let (status, content_type, body) = self.answer(head);
         let length = body.len();
         let body = if head.method == Method::HEAD {
             Vec::new()

@@ -8,6 +8,7 @@
 mod address;
 pub mod check;
 mod discovery;
+mod health;
 mod http;
 mod own;
 mod pools;
@@ -34,6 +35,7 @@ use secrecy::SecretString;
 use crate::wire::{Role, disagg::ScheduleStyle, signature::SigningProfile};
 
 pub use discovery::{DiscoveryConfig, StoreConfig};
+pub use health::{DrainMode, Draining, EjectionConfig, HealthConfig, OverflowConfig};
 pub use http::{HalfClose, HttpConfig};
 pub use pools::{FleetsConfig, ModelConfig, PairConfig};
 pub use report::{ConfigError, Problem};
@@ -79,6 +81,7 @@ pub struct EdgeConfig {
     /// Upstream's `disagg_cluster`: who the instances of `fleets` are, where they announce themselves.
     pub discovery: Option<DiscoveryConfig>,
     pub affinity: AffinityConfig,
+    pub health: HealthConfig,
     /// The keys of affinity and KV transfer headers, at most [`SigningKeys::MOST`]: the first
     /// signs. Upstream's `internal_request_auth_key` is a list of one.
     ///
@@ -113,6 +116,8 @@ pub struct FleetConfig {
     pub router: RouterConfig,
     /// How affinity is signed for this fleet.
     pub signing_profile: SigningProfile,
+    /// Instances that are being emptied.
+    pub draining: Draining,
 }
 
 /// Upstream's `router` block of a fleet, arguments resolved to their defaults (specification
@@ -194,7 +199,7 @@ pub struct ConditionalDisaggConfig {
     pub max_local_prefill_length: u32,
 }
 
-/// Sub-agent affinity at the edge.
+/// Affinity at the edge.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AffinityConfig {
     /// Upstream's `conversation_affinity_header_for_subagents`, lower-cased; `None` turns
@@ -202,6 +207,8 @@ pub struct AffinityConfig {
     pub parent_header: Option<String>,
     /// Upstream's `subagent_affinity_scope`.
     pub scope: AffinityScope,
+    /// `affinity.overflow`, for each instance.
+    pub overflow: OverflowConfig,
 }
 
 /// The legs whose routing follows the parent.

@@ -15,11 +15,14 @@ mod failure;
 mod generation_first;
 mod generation_leg;
 mod incoming;
+mod instances;
 mod kv_cache;
 mod live;
+mod observe;
 mod orchestrate;
 mod plan;
 mod pool;
+mod probes;
 mod relay;
 mod request;
 mod retry;
@@ -59,12 +62,14 @@ use deliver::deliver;
 use discovery::Discovery;
 pub use discovery::following;
 use incoming::Incoming;
+pub use instances::InstanceView;
 use kv_cache::KvCaches;
 pub use kv_cache::learning;
 use live::Live;
 pub use live::Unready;
 use orchestrate::Next;
 pub use plan::Plan;
+pub use probes::probes;
 use server_info::ServerInfos;
 use surface::Models;
 use tokenizer::Tokenizer;
@@ -133,7 +138,9 @@ impl Edge {
 
     /// Swaps in a new configuration; bindings, counts and what clients were seen with survive.
     pub fn reload(&self, config: &Arc<Config>, prepared: Prepared) {
-        if let Some(live) = Live::build(config, Some(&self.live.load()), prepared.0) {
+        let previous = self.live.load_full();
+        if let Some(live) = Live::build(config, Some(&previous), prepared.0) {
+            live.succeeds(&previous);
             self.live.store(Arc::new(live));
             self.changed.send_modify(|version| *version += 1);
         }

@@ -5,7 +5,9 @@
 //! was there before. It must never change a snapshot that requests may be using, and it must never
 //! choose an instance: that is routing.
 
+pub mod breaker;
 pub mod discovery;
+pub mod health;
 pub mod instance;
 
 use std::{
@@ -13,8 +15,14 @@ use std::{
     sync::Arc,
 };
 
-use crate::wire::Role;
+use crate::{
+    config::{Draining, HealthConfig, OverflowConfig},
+    telemetry::labels::FleetLabel,
+    wire::Role,
+};
+use health::{DrainedBy, FleetHealth};
 
+pub use breaker::Observation;
 pub use instance::{Instance, InstanceId, LoadGuard};
 
 /// The instances of one role at one moment.
@@ -28,6 +36,17 @@ pub struct Fleet {
     by_id: Arc<[(InstanceId, u32)]>,
     /// Instances that were removed and may still have requests in flight.
     retired: Vec<Arc<Instance>>,
+    health: Arc<FleetHealth>,
+    rules: Rules,
+}
+
+/// What the configuration says of a fleet's instances, beside their addresses.
+#[derive(Debug, Clone, Default)]
+pub struct Rules {
+    /// When an instance is full.
+    pub overflow: OverflowConfig,
+    /// Instances that are being emptied.
+    pub draining: Arc<Draining>,
 }
 
 impl Fleet {
@@ -40,6 +59,8 @@ impl Fleet {
             instances: Arc::default(),
             by_id: Arc::default(),
             retired: Vec::new(),
+            health: Arc::new(FleetHealth::new(label(role))),
+            rules: Rules::default(),
         }
     }
 
@@ -48,8 +69,12 @@ impl Fleet {
     ///
     /// Instances of `previous` at the same address are kept as they are. A new instance takes the
     /// lowest number that is in no kept one's alias, nor in that of a removed one which may still be
-    /// seen.
+    /// seen. Those that are no instances any more are told so.
     pub fn build<U: AsRef<str>>(role: Role, urls: &[U], previous: Option<&Fleet>) -> Fleet {
+        let (health, rules) = match previous {
+            Some(fleet) => (fleet.health.clone(), fleet.rules.clone()),
+            None => (Arc::new(FleetHealth::new(label(role))), Rules::default()),
+        };
         let old = previous.map_or(&[][..], Fleet::instances);
         let old: HashMap<&str, &Arc<Instance>> = old
             .iter()
@@ -75,16 +100,40 @@ impl Fleet {
             .iter()
             .map(|url| match old.get(url) {
                 Some(instance) => Arc::clone(instance),
-                None => Arc::new(Instance::new(&group, free.next().unwrap_or(u32::MAX), url)),
+                None => {
+                    let number = free.next().unwrap_or(u32::MAX);
+                    health.joined();
+                    let instance = Instance::new(&group, number, url, &health);
+                    let mode = rules.draining.get(*url).copied();
+                    instance.health().drain(DrainedBy::Configuration, mode);
+                    Arc::new(instance)
+                }
             })
             .collect();
+        for instance in &retired {
+            instance.health().leave();
+        }
         Fleet {
             role,
             model,
             by_id: by_id(&instances),
             instances,
             retired,
+            health,
+            rules,
         }
+    }
+
+    /// The same fleet by other rules.
+    pub fn with_rules(mut self, health: &HealthConfig, rules: Rules) -> Fleet {
+        self.health.set_rules(health);
+        for instance in self.instances.iter() {
+            let mode = rules.draining.get(&*instance.address).copied();
+            instance.health().apply(health);
+            instance.health().drain(DrainedBy::Configuration, mode);
+        }
+        self.rules = rules;
+        self
     }
 
     /// What is removed when only the addresses `stay` stay: what leaves now, idle or not, since a
@@ -102,6 +151,42 @@ impl Fleet {
     /// The role that all its instances have.
     pub fn role(&self) -> Role {
         self.role
+    }
+
+    /// What it is called in metrics.
+    pub fn label(&self) -> FleetLabel {
+        self.health.label()
+    }
+
+    /// How many instances take new requests. Linear.
+    pub fn usable(&self) -> usize {
+        let instances = self.instances.iter();
+        instances
+            .filter(|instance| instance.health().is_usable())
+            .count()
+    }
+
+    /// Whether its instances' health is to be ignored, because none of them is usable: a request is
+    /// better off at one that may be ill than nowhere. Looks no further than the first usable one.
+    pub fn ignores_health(&self) -> bool {
+        let mut instances = self.instances.iter();
+        !instances.any(|instance| instance.health().is_usable())
+    }
+
+    /// Whether a session that is bound to `instance` stays there.
+    pub fn serves_bound(&self, instance: &Instance) -> bool {
+        let health = instance.health();
+        health.takes_bound(false) || health.takes_bound(true) && self.ignores_health()
+    }
+
+    /// Whether a session that is bound to `instance` has to go elsewhere for once.
+    pub fn is_full(&self, instance: &Instance) -> bool {
+        let OverflowConfig {
+            max_in_flight,
+            max_tokens,
+        } = self.rules.overflow;
+        max_in_flight.is_some_and(|most| instance.in_flight() >= most)
+            || max_tokens.is_some_and(|most| instance.load() >= most)
     }
 
     /// The instances that requests may be sent to, in the configuration's order.
@@ -132,6 +217,8 @@ impl Fleet {
             by_id: by_id(&instances),
             instances,
             retired: Vec::new(),
+            health: self.health.clone(),
+            rules: self.rules.clone(),
         }
     }
 
@@ -159,6 +246,14 @@ impl Fleet {
     pub fn removed_since(&self, previous: &Fleet) -> Vec<InstanceId> {
         let ids = previous.instances.iter().map(|instance| instance.id);
         ids.filter(|id| self.get(*id).is_none()).collect()
+    }
+}
+
+fn label(role: Role) -> FleetLabel {
+    match role {
+        Role::Context => FleetLabel::Context,
+        Role::Generation => FleetLabel::Generation,
+        Role::Aggregated => FleetLabel::Aggregated,
     }
 }
 

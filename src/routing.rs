@@ -3,7 +3,8 @@
 //! Decides by upstream's rules (specification section 2) which instance of a [`Fleet`] a request
 //! goes to, and counts it there. A router sees a small description of a request, the [`Query`], and
 //! a snapshot of the fleet; it does no I/O, never waits for one, and holds its locks for the time
-//! of a decision only. It must never send a request to an instance outside the snapshot.
+//! of a decision only. What is not usable is chosen only where nothing usable is left in the fleet.
+//! It must never send a request to an instance outside the snapshot.
 
 pub mod conversation;
 pub mod kv_cache_aware;
@@ -11,6 +12,7 @@ pub mod kv_hash;
 pub mod load_balancing;
 pub mod prefix;
 pub mod round_robin;
+mod slow_start;
 
 use std::sync::Arc;
 
@@ -108,6 +110,8 @@ impl Pick {
 pub enum RouteError {
     #[error("there is no {} instance; add one to the configuration", .role.label())]
     Empty { role: Role },
+    #[error("every {} instance is being emptied; add one or end a drain", .role.label())]
+    Draining { role: Role },
     #[error("the only {} instance may not serve this request; add another one", .role.label())]
     Excluded { role: Role },
     #[error(
@@ -240,38 +244,73 @@ struct LeastLoaded {
 }
 
 impl LeastLoaded {
-    /// The instance to use; `None` if the exclusion leaves none. Looks once at every instance.
+    /// The instance to use; `None` where none may be. Looks once at every instance, and again where
+    /// those that came back a moment ago are the only ones.
     fn pick<'f>(
         &mut self,
         fleet: &'f Fleet,
         query: &Query<'_>,
         load: impl Fn(&Instance) -> u64,
     ) -> Option<&'f Arc<Instance>> {
+        self.pick_if(fleet, query, load, |_| true)
+    }
+
+    /// As [`Self::pick`], among the instances that `open` accepts.
+    fn pick_if<'f>(
+        &mut self,
+        fleet: &'f Fleet,
+        query: &Query<'_>,
+        load: impl Fn(&Instance) -> u64,
+        open: impl Fn(&Instance) -> bool,
+    ) -> Option<&'f Arc<Instance>> {
+        let ignored = fleet.ignores_health();
+        let load = |instance: &Instance| {
+            let may = !query.excludes(instance.id)
+                && instance.health().takes_new(ignored)
+                && open(instance);
+            may.then(|| load(instance))
+        };
+        let turn = self.turn;
+        self.tie(fleet, |instance| {
+            slow_start::load(instance, turn, load(instance)?)
+        });
+        if self.tied.is_empty() {
+            self.tie(fleet, load);
+        }
+        let turned = turn.checked_rem(self.tied.len() as u64)?;
+        let at = *self.tied.get(turned as usize)?;
+        self.turn = turn.wrapping_add(1);
+        fleet.instances().get(at as usize)
+    }
+
+    /// Finds the instances with the least load, of those that have one.
+    fn tie(&mut self, fleet: &Fleet, load: impl Fn(&Instance) -> Option<u64>) {
         let mut least = u64::MAX;
         self.tied.clear();
         for (instance, at) in fleet.instances().iter().zip(0..) {
-            let load = load(instance);
-            if load > least || query.excludes(instance.id) {
+            let Some(load) = load(instance).filter(|load| *load <= least) else {
                 continue;
-            }
+            };
             if load < least {
                 least = load;
                 self.tied.clear();
             }
             self.tied.push(at);
         }
-        let turned = self.turn.checked_rem(self.tied.len() as u64)?;
-        let at = *self.tied.get(turned as usize)?;
-        self.turn = self.turn.wrapping_add(1);
-        fleet.instances().get(at as usize)
     }
 }
 
 fn exhausted(fleet: &Fleet) -> RouteError {
     let role = fleet.role();
+    let mut instances = fleet.instances().iter();
     if fleet.is_empty() {
         RouteError::Empty { role }
+    } else if instances.all(|instance| instance.health().is_draining()) {
+        RouteError::Draining { role }
     } else {
         RouteError::Excluded { role }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -149,6 +149,7 @@ type Exported = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 fn exported() -> Exported {
     // What exists only once its owner does.
     metrics().in_flight(FleetLabel::Context, "context-0");
+    metrics().usable(FleetLabel::Context, "context-0");
     metrics().rank("context-0", 0);
     let mut exported = Exported::new();
     let text = metrics().render();

@@ -15,7 +15,7 @@ use sha2::Sha256;
 use support::{
     Kindred, PATIENCE, chat, eventually,
     fleet::{self, Fleet},
-    raw,
+    raw, scripted,
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -185,17 +185,25 @@ impl Scripted {
         Self(TcpListener::bind("127.0.0.1:0").unwrap())
     }
 
-    /// The connection of the next request, read up to the end of its head.
+    /// The connection of the next request that is no probe, read up to the end of its head.
     fn accept(&self) -> TcpStream {
-        let (mut stream, _) = self.0.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).unwrap();
-            head.push(byte[0]);
+        loop {
+            let (mut stream, _) = self.0.accept().unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                // A probe that was waited for too long is gone.
+                if stream.read_exact(&mut byte).is_err() {
+                    break;
+                }
+                head.push(byte[0]);
+            }
+            if !scripted::is_probe(&head) {
+                return stream;
+            }
+            let _ = stream.write_all(scripted::WELL);
         }
-        stream
     }
 }
 

@@ -2,7 +2,12 @@
 
 mod support;
 
-use std::{io::Write, thread, time::Duration};
+use std::{
+    io::Write,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    thread,
+    time::Duration,
+};
 
 use kindred::wire::Role;
 use serde_json::json;
@@ -321,5 +326,37 @@ fn case_h22_the_operators_port_answers_while_two_hundred_streams_run() {
         assert_eq!(kindred.admin(path).status, 200);
     }
     drop(streams);
+    kindred.assert_idle();
+}
+
+#[test]
+fn case_h22_the_operators_port_answers_while_the_edge_is_busy_on_every_thread() {
+    let fleet = fleet::start(1, 1, |_| {});
+    let kindred = Kindred::serve(&fleet.yaml("limits: {max_body: 8MiB}"));
+    // Reading and weighing such a prompt keeps a thread busy for a while.
+    let prompt = "word ".repeat(1 << 20);
+    let body = support::chat(&prompt).to_string();
+    let done = AtomicBool::new(false);
+    let begun = AtomicUsize::new(0);
+    std::thread::scope(|threads| {
+        for _ in 0..6 {
+            threads.spawn(|| {
+                while !done.load(Relaxed) {
+                    begun.fetch_add(1, Relaxed);
+                    // So long a prompt is refused, but by the worker.
+                    assert_eq!(post(&kindred, &[], &body), 400);
+                }
+            });
+        }
+        for round in 1..=8 {
+            eventually("more requests come", || {
+                (begun.load(Relaxed) >= round).then_some(())
+            });
+            for path in ["/healthz", "/readyz", "/metrics", "/instances"] {
+                assert_eq!(kindred.admin(path).status, 200, "{path}");
+            }
+        }
+        done.store(true, Relaxed);
+    });
     kindred.assert_idle();
 }

@@ -115,7 +115,6 @@ fn build(mut file: raw::File, secrets: &Secrets<'_>, report: &mut Report) -> Con
         list: file.internal_request_auth_keys.take(),
     };
     let key = secrets.take(forms, report);
-    own::reserved(&mut file, report);
     let others = file.worker_filters.is_some() || file.admin.is_some();
     let worker_filters = file
         .worker_filters

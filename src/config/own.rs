@@ -5,6 +5,7 @@
 
 mod cors;
 mod gateway;
+mod health;
 mod http;
 mod tls;
 
@@ -14,13 +15,14 @@ use std::{net::SocketAddr, time::Duration};
 use super::{
     AdminConfig, Limits, TelemetryConfig, Timeouts,
     address::Listener,
-    raw::{self, Field, Section, node::Value},
+    raw::{self, Field, Section},
     report::Report,
 };
 use crate::{telemetry, wire::signature::SigningProfile};
 
 pub(crate) use cors::cors;
 pub(crate) use gateway::gateway;
+pub(crate) use health::health;
 pub(crate) use http::http;
 pub(crate) use tls::tls;
 
@@ -29,21 +31,6 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 /// The most table entries that can be asked for.
 pub(crate) const MOST_SESSIONS: u32 = 100_000_000;
-
-/// Sections whose names are taken and that have no keys yet.
-pub(crate) fn reserved(file: &mut raw::File, report: &mut Report) {
-    let sections = [file.health.take(), file.affinity.take()];
-    for field in sections.into_iter().flatten() {
-        match &field.value {
-            Value::Null => {}
-            Value::Map(entries) if entries.is_empty() => {}
-            _ => report.error(
-                &field.at,
-                "has no keys yet in this version; leave the section empty or remove it",
-            ),
-        }
-    }
-}
 
 /// A bound of a table.
 pub(crate) fn sessions(field: Option<Field>, default: usize, report: &mut Report) -> usize {

@@ -3,6 +3,8 @@
 //! Writes every value that is in force in the form in which a file gives it, in a fixed order. A
 //! secret is written as its mask only; the digests of API keys are no secrets and stay.
 
+mod health;
+
 use std::time::Duration;
 
 use secrecy::SecretString;
@@ -91,6 +93,8 @@ fn edge_keys(edge: &EdgeConfig, file: &mut Map<String, Value>) {
         AffinityScope::Both => "both",
     };
     put(file, "subagent_affinity_scope", scope);
+    put(file, "affinity", health::affinity(&edge.affinity.overflow));
+    put(file, "health", health::health(&edge.health));
     put(file, "max_retries", edge.max_retries);
     put(file, "node_id", edge.node_id);
     put(file, "process_id", edge.process_id);
@@ -199,6 +203,9 @@ fn fleet(fleet: &FleetConfig) -> Value {
             "signing_profile",
             fleet.signing_profile.name(),
         );
+    }
+    if !fleet.draining.is_empty() {
+        put(&mut section, "draining", health::draining(&fleet.draining));
     }
     section.into()
 }

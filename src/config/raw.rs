@@ -146,6 +146,7 @@ section! {
         urls,
         router,
         signing_profile,
+        draining,
     }
 }
 
@@ -334,6 +335,48 @@ section! {
 }
 
 section! {
+    /// `health`.
+    Health {
+        active,
+        path,
+        interval,
+        timeout,
+        unhealthy_after,
+        healthy_after,
+        slow_start,
+        passive,
+        ejection,
+    }
+}
+
+section! {
+    /// `health.ejection`.
+    Ejection {
+        window,
+        min_requests,
+        failure_share,
+        time,
+        max_time,
+        max_ejected,
+    }
+}
+
+section! {
+    /// `affinity`.
+    Affinity {
+        overflow,
+    }
+}
+
+section! {
+    /// `affinity.overflow`.
+    Overflow {
+        max_in_flight,
+        max_tokens,
+    }
+}
+
+section! {
     /// `telemetry`.
     Telemetry {
         debug_headers,
@@ -362,6 +405,10 @@ pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
         TimeoutsSection::KEYS,
         Tls::KEYS,
         Http::KEYS,
+        Health::KEYS,
+        Ejection::KEYS,
+        Affinity::KEYS,
+        Overflow::KEYS,
         Telemetry::KEYS,
     ]
     .into_iter()

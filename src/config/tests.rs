@@ -1,6 +1,7 @@
 //! The configuration as a whole, from text to `Config` or to words.
 
 mod discovery;
+mod health;
 mod hostile;
 mod kindred;
 mod models;

@@ -13,6 +13,7 @@ mod host;
 use super::{
     AffinityScope, EdgeConfig,
     address::{self, Listener},
+    own,
     raw::{self, Field, node::Value},
     report::{Place, Report},
     secret::{Secrets, Taken},
@@ -36,6 +37,7 @@ pub(crate) fn edge(
     without_effect(&mut file, report);
     let schedule_style = schedule_style(file.schedule_style.take(), report);
     let affinity = affinity::read(&mut file, key, gateway, report);
+    let health = own::health(file.health.take(), report);
     let (hostname, port) = bind(&mut file, wanted, report);
     let retries = file.max_retries.take();
     let node_id = host::node_id(file.node_id.take(), report);
@@ -55,6 +57,7 @@ pub(crate) fn edge(
         models,
         discovery,
         affinity,
+        health,
         internal_request_auth_keys: key.given(),
         max_retries: retries
             .and_then(|field| field.integer(report, 0..=u32::MAX))

@@ -11,11 +11,13 @@ use super::{
     failure::{self, no_instance, unusable},
     kv_cache::KvCaches,
     live::Live,
+    observe,
     request::Request,
     retry::{self, Attempts},
     signing,
 };
 use crate::{
+    fleet::Observation,
     http::{
         reply::{Failure, upstream_failure},
         upstream::{self, Call, CallError, Upstreams},
@@ -152,7 +154,14 @@ impl ContextLeg<'_> {
             .upstreams
             .call(&call, &self.live.config.timeouts)
             .await
-            .map_err(unanswered)?;
+            .map_err(|error| {
+                if let Some(said) = observe::of_call(error) {
+                    instance.health().observe(said);
+                }
+                unanswered(error)
+            })?;
+        let said = Observation::of_status(answer.status);
+        instance.health().observe(said);
         telemetry::metrics()
             .leg_first_byte
             .observe(FleetLabel::Context, answer.head_after);

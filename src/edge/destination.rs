@@ -12,11 +12,11 @@ use std::sync::{
 use arc_swap::ArcSwap;
 
 use crate::{
-    config::FleetConfig,
-    fleet::Fleet,
+    config::{EdgeConfig, FleetConfig},
+    fleet::{Fleet, Rules},
     routing::{KvCacheAware, Pick, Query, RouteError, Router},
     telemetry::{self, labels::FleetLabel},
-    wire::{Role, signature::SigningProfile},
+    wire::signature::SigningProfile,
 };
 
 /// A fleet, its router, and how it is signed for.
@@ -39,6 +39,7 @@ impl Destination {
     /// Builds what `settings` describe, taking over whatever of `previous` is still meant. `model` is
     /// the named model that it serves.
     pub fn build(
+        edge: &EdgeConfig,
         settings: &FleetConfig,
         model: Option<&Arc<str>>,
         previous: Option<&Self>,
@@ -47,11 +48,16 @@ impl Destination {
             || Arc::new(Fleet::empty(settings.role, model.cloned())),
             Self::fleet,
         );
+        let rules = Rules {
+            overflow: edge.affinity.overflow,
+            draining: Arc::new(settings.draining.clone()),
+        };
         let fleet = if settings.announced {
             Fleet::clone(&before)
         } else {
             succeed(&before, &settings.urls)
         };
+        let fleet = fleet.with_rules(&edge.health, rules);
         let router = match previous {
             // Bindings to removed instances stay: their keys then count as failed over, not as new.
             Some(previous) => previous.router.reconfigured(&settings.router),
@@ -83,7 +89,7 @@ impl Destination {
 
     /// The role of its instances, as metrics call it.
     pub fn label(&self) -> FleetLabel {
-        label(self.fleet.load().role())
+        self.fleet.load().label()
     }
 
     /// Picks an instance, reserves its load and counts the decision. An exclusion that leaves nobody
@@ -133,6 +139,8 @@ impl Destination {
         for instance in fleet.visible() {
             let in_flight = i64::try_from(instance.in_flight()).unwrap_or(i64::MAX);
             metrics.in_flight(label, &instance.alias).set(in_flight);
+            let usable = fleet.get(instance.id).is_some() && instance.health().is_usable();
+            metrics.usable(label, &instance.alias).set(usable.into());
         }
         let evictions = metrics.affinity_evictions.get(label);
         evictions.inc_by(new(&self.exported.evictions, self.router.evictions()));
@@ -149,7 +157,7 @@ fn succeed<U: AsRef<str>>(before: &Fleet, addresses: &[U]) -> Fleet {
     let fleet = Fleet::build(before.role(), addresses, Some(before));
     // They are in no snapshot from now on, so nothing would come by to take their series away.
     for instance in before.gone() {
-        telemetry::metrics().forget_instance(label(fleet.role()), &instance.alias);
+        telemetry::metrics().forget_instance(fleet.label(), &instance.alias);
     }
     fleet
 }
@@ -164,12 +172,4 @@ fn forget_blocks(router: &Router, fleet: &Fleet, before: &Fleet) {
 /// What came since the last time.
 fn new(exported: &AtomicU64, now: u64) -> u64 {
     now.saturating_sub(exported.swap(now, Relaxed))
-}
-
-fn label(role: Role) -> FleetLabel {
-    match role {
-        Role::Context => FleetLabel::Context,
-        Role::Generation => FleetLabel::Generation,
-        Role::Aggregated => FleetLabel::Aggregated,
-    }
 }

@@ -19,7 +19,7 @@ use super::{
     signing::{self, Headers},
 };
 use crate::{
-    fleet::instance::Instance,
+    fleet::{Observation, instance::Instance},
     http::{body::Lease, reply::Failure, upstream::Call},
     routing::{Exclusion, Pick, Query},
     telemetry::{
@@ -51,6 +51,8 @@ pub struct GenerationLeg {
     pick: Pick,
     attempts: Attempts,
     replaced_connection: bool,
+    /// What became of the current attempt is known to the instance's health.
+    observed: bool,
     started: Instant,
     /// When the last part of a stream came.
     last_part: Option<Instant>,
@@ -157,6 +159,7 @@ impl GenerationLeg {
             tokens: request.tokens.clone(),
             attempts: Attempts::new(live.edge.max_retries),
             replaced_connection: false,
+            observed: false,
             started: Instant::now(),
             lease,
         }
@@ -224,14 +227,23 @@ impl GenerationLeg {
         self.started.elapsed()
     }
 
+    /// The current attempt has ended; said once for each.
+    pub fn observe(&mut self, observation: Observation) {
+        if !std::mem::replace(&mut self.observed, true) {
+            self.instance().health().observe(observation);
+        }
+    }
+
     /// A new attempt begins.
     pub fn attempt_starts(&mut self) {
+        self.observed = false;
         self.started = Instant::now();
     }
 
     /// After a connection that could not be made: takes another instance where there is one. Nothing
     /// was sent, so this is always safe. `false` when no attempt is left.
     pub fn move_on(&mut self) -> bool {
+        self.observe(Observation::Connect);
         if !self.attempts.again() {
             return false;
         }

@@ -37,7 +37,7 @@ pub struct Unready {
 
 impl fmt::Display for Unready {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the {} fleet has no instance", self.fleet)
+        write!(f, "the {} fleet has too few usable instances", self.fleet)
     }
 }
 
@@ -64,6 +64,17 @@ impl Live {
             edge,
             asked: watch::Sender::new(false),
         })
+    }
+
+    /// Tells the instances of whole fleets that are no more; those of fleets that stay know it.
+    pub fn succeeds(&self, previous: &Self) {
+        let stays: Vec<_> = self.destinations().map(Destination::fleet).collect();
+        for fleet in previous.destinations().map(Destination::fleet) {
+            let instances = fleet.instances().iter();
+            let gone = instances
+                .filter(|instance| !stays.iter().any(|fleet| fleet.get(instance.id).is_some()));
+            gone.for_each(|instance| instance.health().leave());
+        }
     }
 
     /// Every fleet with its router.
@@ -102,7 +113,7 @@ impl Live {
             for destination in pool.destinations() {
                 let fleet = destination.fleet();
                 let minimal = discovery.map_or(1, |discovery| discovery.minimal(fleet.role()));
-                if fleet.instances().len() < minimal {
+                if fleet.usable() < minimal {
                     let fleet = fleet.role().label();
                     return Some(Unready { fleet });
                 }
@@ -162,7 +173,10 @@ mod tests {
             let address = members.instances()[0].address.clone();
             fleet.set_members(&[]);
             let told = live.unready().map(|unready| unready.to_string());
-            assert_eq!(told, Some(format!("the {name} fleet has no instance")));
+            assert_eq!(
+                told,
+                Some(format!("the {name} fleet has too few usable instances"))
+            );
             fleet.set_members(&[address.to_string()]);
             assert_eq!(live.unready(), None);
         }

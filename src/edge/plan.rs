@@ -10,6 +10,7 @@ use super::{
     generation_leg::GenerationLeg,
     kv_cache::KvCaches,
     live::Live,
+    observe,
     relay::{self, Relay},
     request::Request,
 };
@@ -192,6 +193,12 @@ impl Plan {
         metrics
             .request_duration
             .observe(self.route, self.started.elapsed());
+        let decided = self.generation.as_mut();
+        if let Some(leg) = decided.filter(|leg| leg.label() == self.fleet)
+            && let Some(said) = observe::of_outcome(outcome)
+        {
+            leg.observe(said);
+        }
         if let Some(leg) = &self.generation {
             metrics.leg_duration.observe(leg.label(), leg.elapsed());
             if self.relay.is_some() {

@@ -35,13 +35,14 @@ pub struct Pair {
 
 impl Pool {
     fn build(
-        model: Option<&ModelConfig>,
-        fleets: &FleetsConfig,
+        edge: &EdgeConfig,
+        (model, fleets): (Option<&ModelConfig>, &FleetsConfig),
         tokenizer: Option<Arc<Tokenizer>>,
         previous: Option<&Self>,
     ) -> Self {
         let name = model.map(|model| Arc::from(model.name.as_str()));
-        let build = |settings, previous| Destination::build(settings, name.as_ref(), previous);
+        let build =
+            |settings, previous| Destination::build(edge, settings, name.as_ref(), previous);
         let fleets = match fleets {
             FleetsConfig::Disaggregated(config) => {
                 let previous = previous.and_then(Self::pair);
@@ -123,7 +124,12 @@ impl Pools {
             let name = model.map(|model| model.name.as_str());
             let previous = previous.and_then(|pools| pools.named(name));
             let tokenizer = tokenizers.next().flatten();
-            let pool = Pool::build(model, fleets, tokenizer, previous.map(|pool| &**pool));
+            let pool = Pool::build(
+                edge,
+                (model, fleets),
+                tokenizer,
+                previous.map(|pool| &**pool),
+            );
             match model {
                 Some(model) => {
                     let names = model.aliases.iter().chain([&model.name]);

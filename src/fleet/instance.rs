@@ -14,6 +14,8 @@ use std::{
     },
 };
 
+use super::health::{FleetHealth, Health};
+
 /// An instance's id: unique in the process and never given again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceId(NonZeroU32);
@@ -36,6 +38,7 @@ pub struct Instance {
     /// The number in the alias.
     pub(super) number: u32,
     counts: Counts,
+    health: Health,
 }
 
 /// On a cache line of their own: they are written for every request.
@@ -47,11 +50,13 @@ struct Counts {
 }
 
 impl Instance {
-    pub(super) fn new(group: &str, number: u32, address: &str) -> Self {
+    pub(super) fn new(group: &str, number: u32, address: &str, health: &Arc<FleetHealth>) -> Self {
+        let (alias, address) = (format!("{group}-{number}").into(), address.into());
         Self {
             id: InstanceId::next(),
-            alias: format!("{group}-{number}").into(),
-            address: address.into(),
+            health: Health::new(&alias, &address, health),
+            alias,
+            address,
             number,
             counts: Counts::default(),
         }
@@ -67,6 +72,19 @@ impl Instance {
         self.counts.load.load(Relaxed)
     }
 
+    /// Whether it is usable.
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// Completes when the instance stops being usable, or leaves its fleet, from now on: when there
+    /// is little hope for what was sent there. One that is emptied goes on with what it has.
+    pub fn lost(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
+        let seen = self.health.losses();
+        let instance = Arc::clone(self);
+        async move { instance.health.lost_since(seen).await }
+    }
+
     /// Counts one request of this weight until the guard is dropped.
     pub fn reserve(self: &Arc<Self>, weight: u64) -> LoadGuard {
         self.counts.in_flight.fetch_add(1, Relaxed);
@@ -74,6 +92,7 @@ impl Instance {
         LoadGuard {
             instance: Arc::clone(self),
             weight,
+            losses: self.health.losses(),
         }
     }
 }
@@ -102,12 +121,20 @@ impl fmt::Debug for Instance {
 pub struct LoadGuard {
     instance: Arc<Instance>,
     weight: u64,
+    /// How often the instance was lost before.
+    losses: u32,
 }
 
 impl LoadGuard {
     /// Where the request goes.
     pub fn instance(&self) -> &Arc<Instance> {
         &self.instance
+    }
+
+    /// As [`Instance::lost`], since the request was placed there: at once if it was lost meanwhile.
+    pub fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (instance, seen) = (Arc::clone(&self.instance), self.losses);
+        async move { instance.health.lost_since(seen).await }
     }
 
     /// What the request adds to its instance's load.

@@ -5,8 +5,9 @@ use sha2::{Digest, Sha256};
 use super::*;
 use crate::{
     config::{
-        AffinityConfig, AffinityScope, ClientConfig, EdgeConfig, FleetConfig, FleetsConfig,
-        InstanceNames, Limits, RouterConfig, TelemetryConfig, Timeouts,
+        AffinityConfig, AffinityScope, ClientConfig, Draining, EdgeConfig, FleetConfig,
+        FleetsConfig, HealthConfig, InstanceNames, Limits, OverflowConfig, RouterConfig,
+        TelemetryConfig, Timeouts,
     },
     wire::{Role, signature::SigningProfile},
 };
@@ -20,6 +21,7 @@ fn fleet(role: Role) -> FleetConfig {
         announced: false,
         router: RouterConfig::RoundRobin,
         signing_profile: SigningProfile::default(),
+        draining: Draining::new(),
     }
 }
 
@@ -35,7 +37,9 @@ fn config(parent_header: Option<&str>, gateway: Option<GatewayConfig>) -> Config
             affinity: AffinityConfig {
                 parent_header: parent_header.map(str::to_owned),
                 scope: AffinityScope::Context,
+                overflow: OverflowConfig::default(),
             },
+            health: HealthConfig::default(),
             internal_request_auth_keys: vec!["secret".into()],
             max_retries: 1,
             node_id: 0,

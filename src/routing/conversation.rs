@@ -6,6 +6,8 @@
 //! and of one look at every instance only when a key is new. Prompts are weighed and hashed outside
 //! it.
 
+use std::sync::Arc;
+
 use parking_lot::{Mutex, RwLock};
 
 use super::{
@@ -18,7 +20,7 @@ use super::{
 use crate::{
     affinity::{AffinityKey, BindingTable},
     config::ConversationConfig,
-    fleet::{Fleet, Instance, InstanceId, LoadGuard},
+    fleet::{Fleet, Instance, InstanceId},
     wire::prompt::{CHARACTERS_PER_TOKEN, Prompt, Units},
 };
 
@@ -105,21 +107,21 @@ impl Conversation {
             bound.is_some()
         });
         if let Some(instance) = bound {
-            if query.excludes(instance.id) {
-                decision = Decision::Overflow;
-            } else {
-                drop(state);
-                return Ok(Pick {
-                    load: instance.reserve(weight),
-                    decision: Decision::Bound,
-                    kv: None,
-                });
-            }
+            let (load, elsewhere) = match state.elsewhere(fleet, query, instance) {
+                None => {
+                    drop(state);
+                    (instance.reserve(weight), Decision::Bound)
+                }
+                Some(other) => (other?.reserve(weight), Decision::Overflow),
+            };
+            return Ok(Pick {
+                load,
+                decision: elsewhere,
+                kv: None,
+            });
         }
-        let load = state.pick(fleet, query, weight)?;
-        if decision != Decision::Overflow {
-            state.bind(key, load.instance().id, &[]);
-        }
+        let load = state.pick(fleet, query)?.reserve(weight);
+        state.bind(key, load.instance().id, &[]);
         Ok(Pick {
             load,
             decision,
@@ -137,24 +139,21 @@ impl Conversation {
             .prefixes
             .find(&hashes, at_least, |key| bound(key).is_some());
         let session = session.and_then(|key| Some((key, bound(key)?)));
-        if let Some((key, instance)) = session
-            && !query.excludes(instance.id)
-        {
-            state.bind(key, instance.id, &hashes);
-            return Ok(Pick {
-                load: instance.reserve(weight),
-                decision: Decision::Unkeyed,
-                kv: None,
-            });
-        }
-        let load = state.pick(fleet, query, weight)?;
-        if session.is_some() {
+        if let Some((key, instance)) = session {
+            let load = match state.elsewhere(fleet, query, instance) {
+                None => {
+                    state.bind(key, instance.id, &hashes);
+                    instance.reserve(weight)
+                }
+                Some(other) => other?.reserve(weight),
+            };
             return Ok(Pick {
                 load,
                 decision: Decision::Unkeyed,
                 kv: None,
             });
         }
+        let load = state.pick(fleet, query)?.reserve(weight);
         state.synthetic += 1;
         let key = AffinityKey::synthetic(state.synthetic);
         state.bind(key, load.instance().id, &hashes);
@@ -259,14 +258,35 @@ impl Conversation {
 }
 
 impl State {
-    fn pick(
+    /// The instance for something new.
+    fn pick<'f>(
         &mut self,
-        fleet: &Fleet,
+        fleet: &'f Fleet,
         query: &Query<'_>,
-        weight: u64,
-    ) -> Result<LoadGuard, RouteError> {
+    ) -> Result<&'f Arc<Instance>, RouteError> {
         let instance = self.least_loaded.pick(fleet, query, Instance::load);
-        Ok(instance.ok_or_else(|| exhausted(fleet))?.reserve(weight))
+        instance.ok_or_else(|| exhausted(fleet))
+    }
+
+    /// Where a request of a session that is bound to `bound` goes instead, for this once; `None` where
+    /// it goes there. Where every instance is full the one with the session's cache serves it.
+    fn elsewhere<'f>(
+        &mut self,
+        fleet: &'f Fleet,
+        query: &Query<'_>,
+        bound: &Instance,
+    ) -> Option<Result<&'f Arc<Instance>, RouteError>> {
+        if query.excludes(bound.id) {
+            return Some(self.pick(fleet, query));
+        }
+        if !fleet.is_full(bound) {
+            return None;
+        }
+        let below = |instance: &Instance| !fleet.is_full(instance);
+        let least_loaded = &mut self.least_loaded;
+        least_loaded
+            .pick_if(fleet, query, Instance::load, below)
+            .map(Ok)
     }
 
     fn bind(&mut self, key: AffinityKey, instance: InstanceId, hashes: &[u64]) {
@@ -312,10 +332,11 @@ fn valid<'f>(
     fleet: &'f Fleet,
     query: &Query<'_>,
     instance: InstanceId,
-) -> Option<&'f std::sync::Arc<Instance>> {
+) -> Option<&'f Arc<Instance>> {
     (!query.excludes(instance) || query.avoids_once(instance))
         .then(|| fleet.get(instance))
         .flatten()
+        .filter(|instance| fleet.serves_bound(instance))
 }
 
 /// The least number of shared blocks that makes a prompt of `blocks` blocks belong to a session.

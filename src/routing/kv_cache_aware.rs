@@ -22,14 +22,8 @@ use crate::{
     affinity::AffinityKey,
     config::{ConversationConfig, KvCacheAwareConfig},
     fleet::{Fleet, InstanceId},
-    telemetry::{
-        self,
-        labels::{FallbackReason, FleetLabel},
-    },
-    wire::{
-        Role,
-        prompt::{Kind, Prompt},
-    },
+    telemetry::{self, labels::FallbackReason},
+    wire::prompt::{Kind, Prompt},
 };
 use blocks::Blocks;
 use choice::{Choice, Held, Rules};
@@ -161,13 +155,8 @@ impl KvCacheAware {
             Kind::Chat => FallbackReason::ChatWithoutTokens,
             Kind::Completion => FallbackReason::CompletionWithoutTokens,
         };
-        let fleet_label = match fleet.role() {
-            Role::Context => FleetLabel::Context,
-            Role::Generation => FleetLabel::Generation,
-            Role::Aggregated => FleetLabel::Aggregated,
-        };
         let metrics = telemetry::metrics();
-        metrics.router_fallbacks.inc((fleet_label, reason));
+        metrics.router_fallbacks.inc((fleet.label(), reason));
         let fit = {
             let workers = self.workers.read();
             if !workers.any_unfit() {

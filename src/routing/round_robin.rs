@@ -2,9 +2,13 @@
 //!
 //! Decides by a counter alone; it knows no loads and keeps no bindings.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
-use super::{Decision, Fleet, Pick, Query, RouteError, exhausted};
+use super::{Decision, Fleet, Pick, Query, RouteError, exhausted, slow_start};
+use crate::fleet::Instance;
 
 /// The `round_robin` router.
 #[derive(Debug, Default)]
@@ -13,30 +17,35 @@ pub struct RoundRobin {
 }
 
 impl RoundRobin {
-    /// The instance whose turn it is, or the next one if that is excluded.
+    /// The instance whose turn it is, or the next one if that may not serve the request.
     pub fn route(&self, fleet: &Fleet, query: &Query<'_>) -> Result<Pick, RouteError> {
         let instances = fleet.instances();
-        for _ in 0..2 {
+        let ignored = fleet.ignores_health();
+        let may = |instance: &Instance| {
+            !query.excludes(instance.id) && instance.health().takes_new(ignored)
+        };
+        let all = instances.len().max(1) as u64;
+        for _ in 0..all {
             let turn = self.turn.fetch_add(1, Relaxed);
-            let instance = instances.get((turn % instances.len().max(1) as u64) as usize);
-            if let Some(instance) = instance.filter(|instance| !query.excludes(instance.id)) {
-                return Ok(Pick {
-                    load: instance.reserve(1),
-                    decision: Decision::Unkeyed,
-                    kv: None,
-                });
+            let instance = instances.get((turn % all) as usize);
+            let instance = instance.filter(|instance| {
+                may(instance) && slow_start::takes_part(instance.health().weight(), turn / all)
+            });
+            if let Some(instance) = instance {
+                return Ok(pick(instance));
             }
         }
-        // The two turns may not be neighbours when requests race for them.
-        let other = instances
-            .iter()
-            .find(|instance| !query.excludes(instance.id));
-        let instance = other.ok_or_else(|| exhausted(fleet))?;
-        Ok(Pick {
-            load: instance.reserve(1),
-            decision: Decision::Unkeyed,
-            kv: None,
-        })
+        // The turns may not be neighbours when requests race for them.
+        let other = instances.iter().find(|instance| may(instance));
+        other.map(pick).ok_or_else(|| exhausted(fleet))
+    }
+}
+
+fn pick(instance: &Arc<Instance>) -> Pick {
+    Pick {
+        load: instance.reserve(1),
+        decision: Decision::Unkeyed,
+        kv: None,
     }
 }
 

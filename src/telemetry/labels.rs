@@ -147,10 +147,33 @@ label! {
         New = "new",
         /// The bound instance was full or failed this once; the binding stays.
         Overflow = "overflow",
-        /// The bound instance was gone, unreachable or excluded; the key was bound anew.
+        /// The bound instance was gone, not usable, unreachable or excluded; the key was bound anew.
         Failover = "failover",
         /// The request had no affinity key, or the router does not use it.
         Unkeyed = "unkeyed",
+    }
+}
+
+label! {
+    /// Why an instance was ejected.
+    EjectionCause as "cause" {
+        Connect = "connect",
+        Reset = "reset",
+        Timeout = "timeout",
+        /// A status of 500 or above.
+        ServerError = "server_error",
+    }
+}
+
+label! {
+    /// How a probe of an instance ended.
+    ProbeResult as "result" {
+        Good = "good",
+        /// An answer with another status than 200 to 299.
+        Refused = "refused",
+        /// No answer, or none that was HTTP.
+        Failed = "failed",
+        Timeout = "timeout",
     }
 }
 
@@ -340,6 +363,8 @@ mod tests {
         sound::<AnswerMode>();
         sound::<LegResult>();
         sound::<Decision>();
+        sound::<EjectionCause>();
+        sound::<ProbeResult>();
         sound::<FallbackReason>();
         sound::<ConditionalWay>();
         sound::<ClaimOutcome>();

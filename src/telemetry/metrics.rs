@@ -18,9 +18,9 @@ use parking_lot::Mutex;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::labels::{
-    AuthenticationOutcome, Check, ClaimOutcome, ConditionalWay, Decision, FallbackReason,
-    FleetLabel, KeyIndex, Label, Outcome, PlacementReason, PrunedField, PrunedHeader, ReloadResult,
-    Route, VerificationOutcome,
+    AuthenticationOutcome, Check, ClaimOutcome, ConditionalWay, Decision, EjectionCause,
+    FallbackReason, FleetLabel, KeyIndex, Label, Outcome, PlacementReason, ProbeResult,
+    PrunedField, PrunedHeader, ReloadResult, Route, VerificationOutcome,
 };
 pub use family::{CounterBy, Family, GaugeBy, HistogramBy, Labels, Series};
 pub use legs::{CountedLeg, LegMetrics};
@@ -63,6 +63,10 @@ pub struct Metrics {
     pub affinity_bindings: GaugeBy<FleetLabel>,
     /// `kindred_affinity_evictions_total`: bindings that the table's bound pushed out.
     pub affinity_evictions: CounterBy<FleetLabel>,
+    /// `kindred_ejections_total`: instances taken out for what their requests met.
+    pub ejections: CounterBy<(FleetLabel, EjectionCause)>,
+    /// `kindred_probes_total`: probes of instances that ended.
+    pub probes: CounterBy<(FleetLabel, ProbeResult)>,
     /// `kindred_router_fallbacks_total`: requests that the router `kv_cache_aware` left to its
     /// conversation router.
     pub router_fallbacks: CounterBy<(FleetLabel, FallbackReason)>,
@@ -91,6 +95,7 @@ pub struct Metrics {
     pruned_headers: IntCounterVec,
     configured_headers: Mutex<HashSet<String>>,
     in_flight: IntGaugeVec,
+    usable: IntGaugeVec,
     rank_in_flight: IntGaugeVec,
     rank_tokens: IntGaugeVec,
     adp_placements: IntCounterVec,
@@ -188,6 +193,18 @@ impl Metrics {
                 "Bindings dropped because the table was full.",
                 a_fleet,
             )?,
+            ejections: CounterBy::counters(
+                r,
+                "kindred_ejections_total",
+                "Instances taken out for a while, by what their requests met.",
+                |(fleet, _)| a_fleet(fleet),
+            )?,
+            probes: CounterBy::counters(
+                r,
+                "kindred_probes_total",
+                "Probes of instances' health, by how they ended.",
+                |(fleet, _)| a_fleet(fleet),
+            )?,
             router_fallbacks: CounterBy::counters(
                 r,
                 "kindred_router_fallbacks_total",
@@ -271,6 +288,12 @@ impl Metrics {
                 "Legs in flight on an instance.",
                 &[FleetLabel::NAME, "instance"],
             )?,
+            usable: gauges(
+                r,
+                "kindred_instance_usable",
+                "1 where an instance takes new requests, 0 where it is down, ejected or draining.",
+                &[FleetLabel::NAME, "instance"],
+            )?,
             rank_in_flight: gauges(
                 r,
                 "kindred_rank_in_flight",
@@ -321,11 +344,17 @@ impl Metrics {
         self.in_flight.with_label_values(&[fleet.as_str(), alias])
     }
 
+    /// `kindred_instance_usable` of one instance.
+    pub fn usable(&self, fleet: FleetLabel, alias: &str) -> IntGauge {
+        self.usable.with_label_values(&[fleet.as_str(), alias])
+    }
+
     /// Takes away the series of an instance that is gone. A handle that is still held counts on
     /// without being exported.
     pub fn forget_instance(&self, fleet: FleetLabel, alias: &str) {
-        // An error means that there is no such series, which is what is asked for.
+        // Errors mean that there is no such series, which is what is asked for.
         let _ = self.in_flight.remove_label_values(&[fleet.as_str(), alias]);
+        let _ = self.usable.remove_label_values(&[fleet.as_str(), alias]);
     }
 
     /// The handles of one rank of one worker, for its filter to keep.

@@ -45,6 +45,14 @@ impl Worker {
         let answer = raw::post(self.address, "/simulate/fault", &[], &order);
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
+
+    /// Waits until every fault that was asked for has met its request.
+    pub fn until_faults_are_met(&self) {
+        eventually("every fault has met its request", || {
+            let state = raw::get(self.address, "/simulate/state").json();
+            (state["planned_faults"] == 0).then_some(())
+        });
+    }
 }
 
 /// `contexts` context and `generations` generation workers that hand their caches to each other.

@@ -6,6 +6,7 @@ pub mod etcd;
 pub mod exposition;
 pub mod fleet;
 pub mod h2c;
+pub mod instances;
 pub mod leaving;
 pub mod model;
 pub mod process;

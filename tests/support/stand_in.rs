@@ -11,6 +11,8 @@ use std::{
     thread,
 };
 
+use super::scripted::{WELL, is_probe};
+
 type Stream = Arc<Mutex<Vec<u8>>>;
 
 /// Stands before a worker and keeps what is sent to it, byte for byte.
@@ -50,7 +52,9 @@ impl Tap {
         for stream in self.streams.lock().unwrap().iter() {
             let mut bytes = stream.lock().unwrap();
             while let Some((request, length)) = first_request(&bytes) {
-                seen.push(request);
+                if !is_probe(request.head.as_bytes()) {
+                    seen.push(request);
+                }
                 bytes.drain(..length);
             }
         }
@@ -104,6 +108,10 @@ impl Canned {
                     Ok(read @ 1..) => request.extend_from_slice(&chunk[..read]),
                     _ => return,
                 }
+            }
+            if is_probe(&request) {
+                let _ = client.write_all(WELL);
+                return;
             }
             counted.fetch_add(1, Ordering::AcqRel);
             // Whoever asked may have left.

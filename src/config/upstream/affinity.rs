@@ -1,12 +1,12 @@
-//! Sub-agent affinity: the parent header, its scope, and what they need.
+//! Affinity: the parent header of sub-agents, its scope, what they need, and when a place is full.
 //!
 //! The header's name must be one that the gateway can take from clients without taking something
 //! else that a request needs, and it is never accepted without the key that signs what it says.
 
 use crate::config::words::shown;
 use crate::config::{
-    AffinityConfig, AffinityScope,
-    raw::{self, Field},
+    AffinityConfig, AffinityScope, OverflowConfig,
+    raw::{self, Field, Section},
     report::{Place, Report},
     secret::Taken,
 };
@@ -66,6 +66,24 @@ pub(super) fn read(
     AffinityConfig {
         parent_header,
         scope,
+        overflow: overflow(file.affinity.take(), report),
+    }
+}
+
+/// `affinity`.
+fn overflow(field: Option<Field>, report: &mut Report) -> OverflowConfig {
+    let section = field.map(|field| raw::Affinity::closed(field, report));
+    let field = section.and_then(|section| section.overflow);
+    let raw = field
+        .map(|field| raw::Overflow::closed(field, report))
+        .unwrap_or_default();
+    let mut most = |field: Option<Field>| {
+        let field = field.filter(|field| !field.is_null())?;
+        field.integer(report, 1..=i64::MAX)?.try_into().ok()
+    };
+    OverflowConfig {
+        max_in_flight: most(raw.max_in_flight),
+        max_tokens: most(raw.max_tokens),
     }
 }
 

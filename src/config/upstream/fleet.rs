@@ -12,7 +12,8 @@ use std::collections::{HashMap, HashSet};
 
 use crate::{
     config::{
-        FleetConfig, FleetsConfig, ModelConfig, PairConfig, RouterConfig, address, own,
+        DrainMode, Draining, FleetConfig, FleetsConfig, ModelConfig, PairConfig, RouterConfig,
+        address, own,
         raw::{self, Field, Section, node::Value},
         report::{Place, Report},
     },
@@ -20,8 +21,9 @@ use crate::{
 };
 
 /// Kindred's own sections: a group of keys under nearly such a name is a misspelt section.
-const OWN: [&str; 6] = [
+const OWN: [&str; 7] = [
     "gateway",
+    "health",
     "worker_filters",
     "limits",
     "timeouts",
@@ -160,6 +162,7 @@ impl Reader<'_> {
         }
         let config = FleetConfig {
             role,
+            draining: draining(raw.draining.take(), &urls, report),
             urls,
             announced: self.discovered,
             router,
@@ -168,6 +171,34 @@ impl Reader<'_> {
         engine_options(&raw.rest, raw::Servers::KEYS, by_cache(&config), report);
         (config, raw.rest)
     }
+}
+
+/// `draining`: which instances are being emptied, and of what.
+fn draining(field: Option<Field>, urls: &[String], report: &mut Report) -> Draining {
+    let Some(field) = field.filter(|field| !field.is_null()) else {
+        return Draining::new();
+    };
+    let Value::Map(entries) = field.value else {
+        report.error(
+            &field.at,
+            "must be a group of keys: each instance as host:port, and new_bindings or new_requests",
+        );
+        return Draining::new();
+    };
+    let mut draining = Draining::new();
+    for entry in entries {
+        let url = entry.key.clone();
+        let mode = Field::of(&field.at, entry);
+        if !urls.is_empty() && !urls.contains(&url) {
+            report.error(
+                &mode.at,
+                "is none of this section's urls; write it as it stands there",
+            );
+        }
+        let chosen = mode.choice(report, &DrainMode::BY_NAME);
+        draining.extend(chosen.map(|chosen| (url, chosen)));
+    }
+    draining
 }
 
 fn by_cache(fleet: &FleetConfig) -> bool {

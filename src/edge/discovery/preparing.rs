@@ -196,8 +196,8 @@ async fn until(due: Option<Instant>) {
 }
 
 async fn is_well(edge: &Edge, upstreams: &Upstreams, address: &str) -> bool {
-    let config = edge.live.load().config.clone();
-    let call = Call::get(address, "/health", MAX_ANSWER);
-    let answer = timeout(PATIENCE, upstreams.call(&call, &config.timeouts)).await;
-    matches!(answer, Ok(Ok(answer)) if answer.status == 200)
+    let live = edge.live.load_full();
+    let call = Call::get(address, &live.edge.health.path, MAX_ANSWER);
+    let answer = timeout(PATIENCE, upstreams.call(&call, &live.config.timeouts)).await;
+    matches!(answer, Ok(Ok(answer)) if (200..=299).contains(&answer.status))
 }

@@ -1,8 +1,9 @@
 //! The choice itself: scores, caps, pins and turns.
 //!
-//! Decides among the instances that are not at their cap, or among all if every one is: the pinned
-//! one wins, else the one with the best score; of several, in the fleet's order, the one that the
-//! count of picks so far falls on. It knows of blocks only how far each instance holds the prompt.
+//! Decides among the usable instances that are not at their cap or full, or among all of them if every
+//! one is: the pinned one wins, else the one with the best score; of several, in the fleet's order, the
+//! one that the count of picks so far falls on. It knows of blocks only how far each instance holds the
+//! prompt.
 
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use crate::{
     routing::{
         Decision, Query, RouteError, exhausted,
         kv_hash::{Family, HashAlgo},
+        slow_start,
     },
 };
 
@@ -83,7 +85,7 @@ pub(super) struct Chosen<'f> {
 
 impl Choice {
     /// Chooses, and moves the pin to the instance that is chosen, unless the pinned one is avoided
-    /// this once.
+    /// this once or is full.
     pub(super) fn choose<'f>(
         &mut self,
         fleet: &'f Fleet,
@@ -92,31 +94,24 @@ impl Choice {
         rules: &Rules<'_>,
     ) -> Result<Chosen<'f>, RouteError> {
         let pinned = pin.and_then(|pin| self.pins.get_touch(pin));
-        let (mut best, mut only_unfit, mut unknown) = (Best::default(), true, false);
-        for instance in fleet.instances() {
-            let worker = rules.workers.get(instance.id);
-            unknown |= worker.is_none();
-            if worker.is_some_and(|worker| worker.unfit.is_some()) {
-                continue;
-            }
-            only_unfit = false;
-            if !query.excludes(instance.id) {
-                best.offer(rules.rate(instance, worker), Some(instance.id) == pinned);
-            }
+        let mut offers = Offers::of(fleet, query, pinned, Some(self.turn), rules);
+        if offers.best.tied.is_empty() {
+            offers = Offers::of(fleet, query, pinned, None, rules);
         }
-        let winner = best.winner(self.turn).ok_or_else(|| {
-            if only_unfit {
+        let winner = offers.best.winner(self.turn).ok_or_else(|| {
+            if offers.only_unfit {
                 RouteError::Unfit { role: fleet.role() }
             } else {
                 exhausted(fleet)
             }
         })?;
         self.turn = self.turn.wrapping_add(1);
-        let overflow =
-            pinned.filter(|pinned| query.avoids_once(*pinned) && fleet.get(*pinned).is_some());
-        if let Some(pin) = pin
-            && overflow.is_none()
-        {
+        let bound = pinned == Some(winner.instance.id);
+        let overflow = pinned.is_some_and(|pinned| {
+            !bound
+                && (offers.pinned_full || query.avoids_once(pinned) && fleet.get(pinned).is_some())
+        });
+        if let Some(pin) = pin.filter(|_| !overflow) {
             self.evictions += u64::from(self.pins.insert(pin, winner.instance.id).is_some());
         }
         Ok(Chosen {
@@ -127,11 +122,11 @@ impl Choice {
             decision: match (pin, pinned) {
                 (None, _) => Decision::Unkeyed,
                 (_, None) => Decision::New,
-                _ if overflow.is_some() => Decision::Overflow,
-                (_, Some(pinned)) if pinned == winner.instance.id => Decision::Bound,
+                _ if overflow => Decision::Overflow,
+                _ if bound => Decision::Bound,
                 _ => Decision::Failover,
             },
-            unknown,
+            unknown: offers.unknown,
         })
     }
 
@@ -151,18 +146,80 @@ impl Choice {
     }
 }
 
+/// What the instances of a fleet have to offer to one request.
+struct Offers<'f> {
+    best: Best<'f>,
+    only_unfit: bool,
+    unknown: bool,
+    pinned_full: bool,
+}
+
+impl<'f> Offers<'f> {
+    /// Looks at every instance. With a `turn`, those that came back a moment ago are held back.
+    fn of(
+        fleet: &'f Fleet,
+        query: &Query<'_>,
+        pinned: Option<InstanceId>,
+        turn: Option<u64>,
+        rules: &Rules<'_>,
+    ) -> Self {
+        let mut offers = Self {
+            best: Best::default(),
+            only_unfit: true,
+            unknown: false,
+            pinned_full: false,
+        };
+        let ignored = fleet.ignores_health();
+        for instance in fleet.instances() {
+            let worker = rules.workers.get(instance.id);
+            offers.unknown |= worker.is_none();
+            if worker.is_some_and(|worker| worker.unfit.is_some()) {
+                continue;
+            }
+            offers.only_unfit = false;
+            let (health, is_pinned) = (instance.health(), Some(instance.id) == pinned);
+            let takes = if is_pinned {
+                health.takes_bound(ignored)
+            } else {
+                health.takes_new(ignored)
+            };
+            if !takes || query.excludes(instance.id) {
+                continue;
+            }
+            let active = instance.in_flight();
+            let counted = match turn.filter(|_| !is_pinned) {
+                Some(turn) => slow_start::load(instance, turn, active),
+                None => Some(active),
+            };
+            let full = fleet.is_full(instance);
+            offers.pinned_full |= full && is_pinned;
+            if let Some(active) = counted {
+                let rated = rules.rate(instance, worker, active, full);
+                offers.best.offer(rated, is_pinned);
+            }
+        }
+        offers
+    }
+}
+
 impl Rules<'_> {
-    fn rate<'f>(&self, instance: &'f Arc<Instance>, worker: Option<&Worker>) -> Rated<'f> {
+    fn rate<'f>(
+        &self,
+        instance: &'f Arc<Instance>,
+        worker: Option<&Worker>,
+        active: u64,
+        full: bool,
+    ) -> Rated<'f> {
         let algo = worker.map_or_else(HashAlgo::default, |worker| worker.algo);
         let family = algo.family();
         let depth = worker.map_or(0, |worker| self.held.depth(family, worker.slot));
-        let active = instance.in_flight() as f64;
+        let active = active as f64;
         Rated {
             instance,
             family,
             depth,
             score: f64::from(depth) - self.config.load_weight * active,
-            full: active / f64::from(self.config.max_batch_size) >= self.config.load_cap,
+            full: full || active / f64::from(self.config.max_batch_size) >= self.config.load_cap,
         }
     }
 }
@@ -174,7 +231,7 @@ struct Rated<'f> {
     family: Family,
     depth: u32,
     score: f64,
-    /// It is at its cap.
+    /// It is at its cap, or full.
     full: bool,
 }
 

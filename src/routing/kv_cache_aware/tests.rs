@@ -7,6 +7,8 @@ use super::*;
 use crate::{
     config::RouterConfig,
     routing::{Decision, Exclusion, Router, kv_hash},
+    telemetry::labels::FleetLabel,
+    wire::Role,
 };
 
 const SIZE: u32 = 4;

@@ -262,7 +262,7 @@ fn upstream_error(error: RouteError, exclude: Option<&str>) -> String {
             };
             format!("No {role} servers available")
         }
-        RouteError::Excluded { .. } | RouteError::Unfit { .. } => {
+        RouteError::Excluded { .. } | RouteError::Draining { .. } | RouteError::Unfit { .. } => {
             format!(
                 "No available servers after excluding {}",
                 exclude.unwrap_or("None")

@@ -54,6 +54,7 @@ fn each_combination_has_a_series_of_its_own() {
 fn an_instance_that_is_gone_takes_its_series_along() {
     let metrics = fresh();
     let handle = metrics.in_flight(FleetLabel::Context, "context-0");
+    metrics.usable(FleetLabel::Context, "context-0").set(1);
     handle.inc();
     let line = r#"kindred_in_flight{fleet="context",instance="context-0"} 1"#;
     assert!(metrics.render().contains(line));
