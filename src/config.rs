@@ -335,12 +335,24 @@ pub struct Timeouts {
     pub read_body: Duration,
     /// `timeouts.context`, one attempt of the context leg. Default 180 s.
     pub context: Duration,
+    /// `timeouts.first_byte`, one attempt of the generation leg until its answer's head is in.
+    /// Default: as `silence`.
+    pub first_byte: Duration,
     /// `timeouts.silence`, longest wait between two reads of a generation answer. Default 180 s.
     pub silence: Duration,
+    /// `timeouts.answer`, both legs with all their attempts until the answer begins: a stream's with
+    /// the worker's head, a JSON answer's when it is whole. Default 10 min.
+    pub answer: Duration,
     /// `timeouts.write`, longest wait for a peer to take bytes. Default 30 s.
     pub write: Duration,
     /// `timeouts.idle_upstream`, idle time of a pooled connection; below the workers' 5 s. Default 4 s.
     pub idle_upstream: Duration,
+    /// `timeouts.retry_pause`, about how long the first pause before another attempt at one place
+    /// is; doubled for each further one. Default 100 ms.
+    pub retry_pause: Duration,
+    /// `timeouts.retry_pause_max`, the longest such pause, also if the worker asks for a longer one.
+    /// Never below `retry_pause`. Default 2 s.
+    pub retry_pause_max: Duration,
     /// `timeouts.drain`, how long streams may go on after SIGTERM. Default 30 s.
     pub drain: Duration,
 }

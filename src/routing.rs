@@ -51,7 +51,12 @@ pub struct Exclusion {
     /// Only this request goes elsewhere ([`Decision::Overflow`]); else its key is bound anew
     /// ([`Decision::Failover`]).
     pub keeps_binding: bool,
+    /// Instances that failed the request before that one; what is bound to them stays so.
+    tried: [Option<InstanceId>; MOST_TRIED],
 }
+
+/// How many instances that failed before are left out; of more, the first ones.
+const MOST_TRIED: usize = 6;
 
 impl Exclusion {
     /// For an instance that is of no use to the key any more; a key bound to it is bound anew.
@@ -59,6 +64,7 @@ impl Exclusion {
         Self {
             instance,
             keeps_binding: false,
+            tried: [None; MOST_TRIED],
         }
     }
 
@@ -67,20 +73,50 @@ impl Exclusion {
         Self {
             instance,
             keeps_binding: true,
+            tried: [None; MOST_TRIED],
         }
+    }
+
+    /// That, and these as well.
+    pub fn after(mut self, tried: &[InstanceId]) -> Self {
+        let mut tried = tried.iter().copied();
+        self.tried = std::array::from_fn(|_| tried.next());
+        self
+    }
+
+    /// Only the last one.
+    fn alone(self) -> Self {
+        self.after(&[])
     }
 }
 
 impl Query<'_> {
     /// Whether `instance` may not serve this request.
     fn excludes(&self, instance: InstanceId) -> bool {
-        self.exclude
-            .is_some_and(|excluded| excluded.instance == instance)
+        self.exclude.is_some_and(|excluded| {
+            excluded.instance == instance || excluded.tried.contains(&Some(instance))
+        })
     }
 
     /// Whether this request goes elsewhere while what is bound to `instance` stays so.
     fn avoids_once(&self, instance: InstanceId) -> bool {
-        self.exclude == Some(Exclusion::once(instance))
+        self.exclude.is_some_and(|excluded| {
+            if excluded.instance == instance {
+                excluded.keeps_binding
+            } else {
+                excluded.tried.contains(&Some(instance))
+            }
+        })
+    }
+
+    /// The same query with fewer exclusions; `None` where there are none.
+    pub fn with_fewer(&self) -> Option<Self> {
+        let excluded = self.exclude?;
+        let alone = excluded.alone();
+        Some(Self {
+            exclude: (alone != excluded).then_some(alone),
+            ..*self
+        })
     }
 }
 

@@ -121,30 +121,59 @@ fn a_context_leg_is_repeated_with_its_generation_leg_under_a_new_id() {
 
 #[test]
 fn a_refused_generation_leg_cancels_the_context_leg_and_is_not_repeated() {
-    for status in [422, 503] {
-        let fleet = fleet::start(1, 2, |_| {});
-        let kindred = Kindred::serve(&fleet.yaml(&format!("{STYLE}max_retries: 5")));
-        one(&fleet, Role::Context).fault(1, "delay=1h");
-        for worker in fleet.of(Role::Generation) {
-            worker.fault(1, &format!("status={status}"));
+    let fleet = fleet::start(1, 2, |_| {});
+    let kindred = Kindred::serve(&fleet.yaml(&format!("{STYLE}max_retries: 5")));
+    one(&fleet, Role::Context).fault(1, "delay=1h");
+    for worker in fleet.of(Role::Generation) {
+        worker.fault(1, "status=422");
+    }
+    let answer = raw::post(kindred.edge(), CHAT, &[], &asked(true));
+    assert_eq!(answer.status, 422);
+    let message = answer.json()["error"]["message"].take();
+    assert_eq!(message, "simulated fault: status 422");
+    assert_eq!(fleet.requests(Role::Generation).len(), 1);
+    assert_contexts_left(&fleet, 0);
+    kindred.assert_idle();
+    assert_eq!(
+        kindred.metric("kindred_requests_total", &["fleet=\"generation\""]),
+        1.0
+    );
+}
+
+/// Waits until the worker has seen the edge leave all of its requests but so many.
+fn assert_contexts_left(fleet: &Fleet, but: usize) {
+    eventually("the context legs are cancelled, if they had begun", || {
+        let requests = fleet.requests(Role::Context);
+        let stayed = requests.iter().filter(|request| !request.client_left);
+        (stayed.count() == but).then_some(())
+    });
+}
+
+#[test]
+fn a_generation_leg_that_may_be_repeated_is_repeated_elsewhere_with_its_context_leg() {
+    for fault in ["status=503", "status=500", "status=429"] {
+        for stream in [false, true] {
+            let fleet = fleet::start(1, 2, |_| {});
+            let kindred = Kindred::serve(&fleet.yaml(&format!("{STYLE}max_retries: 2")));
+            one(&fleet, Role::Context).fault(1, "delay=1h");
+            let generations: Vec<_> = fleet.of(Role::Generation).collect();
+            for worker in &generations {
+                worker.fault(1, fault);
+            }
+            let answer = raw::post(kindred.edge(), CHAT, &[], &asked(stream));
+            assert_eq!(answer.status, 200, "{fault}: {}", answer.text());
+            let mut counts = [0, 1].map(|at| generations[at].requests().len());
+            counts.sort_unstable();
+            assert_eq!(counts, [1, 2], "{fault}: each move is to the other one");
+            let mut ids: Vec<_> = fleet.requests(Role::Generation).iter().map(id).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            assert_eq!(ids.len(), 3, "each pair has an id of its own");
+            assert_contexts_left(&fleet, 1);
+            let labels = ["fleet=\"generation\"", "reason=\"status\""];
+            assert_eq!(kindred.metric("kindred_leg_retries_total", &labels), 2.0);
+            kindred.assert_idle();
         }
-        let answer = raw::post(kindred.edge(), CHAT, &[], &asked(true));
-        assert_eq!(answer.status, status);
-        let message = answer.json()["error"]["message"].take();
-        assert_eq!(message, format!("simulated fault: status {status}"));
-        assert_eq!(fleet.requests(Role::Generation).len(), 1);
-        eventually("the context leg is cancelled, if it had begun", || {
-            fleet
-                .requests(Role::Context)
-                .iter()
-                .all(|request| request.client_left)
-                .then_some(())
-        });
-        kindred.assert_idle();
-        assert_eq!(
-            kindred.metric("kindred_requests_total", &["fleet=\"generation\""]),
-            1.0
-        );
     }
 }
 

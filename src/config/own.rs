@@ -7,13 +7,14 @@ mod cors;
 mod gateway;
 mod health;
 mod http;
+mod timeouts;
 mod tls;
 
 use crate::config::words::shown;
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
 use super::{
-    AdminConfig, Limits, TelemetryConfig, Timeouts,
+    AdminConfig, Limits, TelemetryConfig,
     address::Listener,
     raw::{self, Field, Section},
     report::Report,
@@ -24,6 +25,7 @@ pub(crate) use cors::cors;
 pub(crate) use gateway::gateway;
 pub(crate) use health::health;
 pub(crate) use http::http;
+pub(crate) use timeouts::timeouts;
 pub(crate) use tls::tls;
 
 const KIB: u64 = 1 << 10;
@@ -141,41 +143,6 @@ fn small_budget(raw: &raw::LimitsSection, report: &mut Report) {
         "limits.body_budget is smaller than limits.max_body, so the largest body could never be \
          read; raise the budget or lower max_body",
     );
-}
-
-/// `timeouts`.
-pub(crate) fn timeouts(field: Option<Field>, report: &mut Report) -> Timeouts {
-    const LEAST: Duration = Duration::from_millis(1);
-    const MOST: Duration = Duration::from_secs(7 * 24 * 3600);
-    let raw = field
-        .map(|field| raw::TimeoutsSection::closed(field, report))
-        .unwrap_or_default();
-    let mut duration = |field: &Option<Field>, least, default| {
-        let field = field.as_ref();
-        field
-            .and_then(|field| field.duration(report, least..=MOST))
-            .unwrap_or(Duration::from_secs(default))
-    };
-    let timeouts = Timeouts {
-        connect: duration(&raw.connect, LEAST, 2),
-        read_body: duration(&raw.read_body, LEAST, 60),
-        context: duration(&raw.context, LEAST, 180),
-        silence: duration(&raw.silence, LEAST, 180),
-        write: duration(&raw.write, LEAST, 30),
-        idle_upstream: duration(&raw.idle_upstream, LEAST, 4),
-        drain: duration(&raw.drain, Duration::ZERO, 30),
-    };
-    if let Some(field) = raw
-        .idle_upstream
-        .filter(|_| timeouts.idle_upstream.as_secs() >= 5)
-    {
-        report.warn(
-            &field.at,
-            "is not below the 5s after which a worker closes an idle connection; requests may meet \
-             a closed one",
-        );
-    }
-    timeouts
 }
 
 /// `telemetry`.

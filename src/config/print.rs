@@ -365,9 +365,13 @@ fn timeouts(timeouts: &Timeouts) -> Value {
         "connect": written(timeouts.connect),
         "read_body": written(timeouts.read_body),
         "context": written(timeouts.context),
+        "first_byte": written(timeouts.first_byte),
         "silence": written(timeouts.silence),
+        "answer": written(timeouts.answer),
         "write": written(timeouts.write),
         "idle_upstream": written(timeouts.idle_upstream),
+        "retry_pause": written(timeouts.retry_pause),
+        "retry_pause_max": written(timeouts.retry_pause_max),
         "drain": written(timeouts.drain),
     })
 }

@@ -311,9 +311,13 @@ section! {
         connect,
         read_body,
         context,
+        first_byte,
         silence,
+        answer,
         write,
         idle_upstream,
+        retry_pause,
+        retry_pause_max,
         drain,
     }
 }

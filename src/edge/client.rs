@@ -1,7 +1,7 @@
 //! The client while its request is worked on: whether it is still there, and signs of life for it.
 //!
-//! Every wait of a request goes through [`Client::attend`]: a client that leaves ends it, and where
-//! the configuration wants it, a stream that is silent for long gets SSE comments, from the prefill
+//! Every wait of a request goes through [`Client::attend`]: a client that leaves ends it, so does the
+//! time until an answer must have begun, and where the configuration wants it, a stream that is silent for long gets SSE comments, from the prefill
 //! on. A comment goes in between two events, never into one, and only where the client reads the
 //! stream as it is.
 
@@ -38,18 +38,23 @@ pub struct Client {
     may_beat: bool,
     /// Header fields that a head of Kindred's own carries.
     fields: Vec<(&'static str, String)>,
+    /// Until when an answer must have begun, and how long that is from the beginning; `None` once one
+    /// has.
+    due: Option<(Instant, Duration)>,
     /// When something was last written, or the waiting began.
     written: Instant,
 }
 
 impl Client {
     pub fn new(plan: &Plan, watch: ClientWatch) -> Self {
+        let answer = plan.live.config.timeouts.answer;
         Self {
             watch,
             half_close: plan.live.config.http.half_close,
             heartbeat: None,
             may_beat: true,
             fields: plan.on_every_answer.clone(),
+            due: Some((Instant::now() + answer, answer)),
             written: Instant::now(),
         }
     }
@@ -64,10 +69,16 @@ impl Client {
         self.may_beat = may;
     }
 
-    /// Does `work` unless the client leaves first; it is dropped then.
+    /// An answer has begun: there is no limit on how long it may take.
+    pub fn answered(&mut self) {
+        self.due = None;
+    }
+
+    /// Does `work` unless the client leaves first, or no answer has begun when `timeouts.answer` is
+    /// over; it is dropped then.
     ///
     /// # Errors
-    /// The client has left.
+    /// The client has left, or 504.
     pub async fn attend<T>(
         &mut self,
         session: &mut Session,
@@ -76,17 +87,24 @@ impl Client {
         let mut work = pin!(work);
         loop {
             let every = self.heartbeat.filter(|_| self.may_beat);
-            let due = every.map(|every| self.written + every);
+            let beat = every.map(|every| self.written + every);
             tokio::select! {
                 biased;
                 done = &mut work => return Ok(done),
                 () = self.watch.left(session, self.half_close) => return Err(Failure::client_left()),
-                () = passed(due) => {}
+                () = passed(self.due.map(|(due, _)| due)) => return Err(self.too_late()),
+                () = passed(beat) => {}
             }
             self.begin(session, None).await?;
             self.write(session, Some(Bytes::from_static(HEARTBEAT)), false)
                 .await?;
         }
+    }
+
+    fn too_late(&self) -> Failure {
+        let limit = self.due.map(|(_, limit)| limit).unwrap_or_default();
+        let limit = humantime::format_duration(limit);
+        Failure::gateway_timeout(format!("No answer had begun after {limit}."))
     }
 
     /// Reads what may still come of its body.
@@ -163,7 +181,8 @@ fn stream_head(fields: &[(&'static str, String)]) -> Result<ResponseHeader> {
     Ok(head)
 }
 
-async fn passed(due: Option<Instant>) {
+/// Completes at that time; never without one.
+pub async fn passed(due: Option<Instant>) {
     match due {
         Some(due) => sleep_until(due).await,
         None => pending().await,

@@ -1,5 +1,7 @@
 //! The context leg: the prefill, as a side call whose answer the generation leg is made of.
 
+mod series;
+
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
@@ -13,7 +15,7 @@ use super::{
     live::Live,
     observe,
     request::Request,
-    retry::{self, Attempts},
+    retry::{Cause, Failed},
     signing,
 };
 use crate::{
@@ -30,6 +32,8 @@ use crate::{
         headers::KINDRED_RANK,
     },
 };
+
+pub use series::Series;
 
 /// One request's context leg.
 pub struct ContextLeg<'a> {
@@ -75,9 +79,9 @@ impl ContextLeg<'_> {
     pub async fn run(&self) -> Result<ContextDone, Failure> {
         let mut series = Series::new(self.live);
         loop {
-            let pick = self.pick(&series).await?;
+            let pick = self.pick(&mut series).await?;
             let request_id = self.live.ids.next();
-            let outcome = self.attempt(&pick, request_id, ScheduleStyle::ContextFirst);
+            let outcome = self.attempt(&pick, &series, request_id, ScheduleStyle::ContextFirst);
             match outcome.await {
                 Ok(done) => return Ok(done),
                 Err(failed) => series.go_on(&pick, failed)?,
@@ -85,35 +89,43 @@ impl ContextLeg<'_> {
         }
     }
 
-    /// Reserves an instance for the next attempt of a series; waits first where it is the one that
-    /// just failed.
+    /// Reserves an instance for the next attempt of a series; waits first where one was made there
+    /// before.
     ///
     /// # Errors
-    /// 503 without an instance.
-    pub async fn pick(&self, series: &Series) -> Result<Pick, Failure> {
+    /// 503 without an instance, and the last attempt's failure where another one would have to be
+    /// made at the same instance and cannot help there.
+    pub async fn pick(&self, series: &mut Series) -> Result<Pick, Failure> {
         let query = Query {
             key: self.request.keys(self.live).context,
             prompt: &self.request.prompt,
-            exclude: series.failed.or(self.exclude),
+            exclude: series.exclusion().or(self.exclude),
             tokens: self.request.tokens.as_deref(),
         };
         let pick = self.destination.pick(&query).map_err(no_instance)?;
-        let failed = series.failed.map(|failed| failed.instance);
-        if failed == Some(pick.load.instance().id) {
-            sleep(series.attempts.pause()).await;
-        }
+        let pause = series.placed(pick.load.instance().id)?;
+        sleep(pause).await;
         Ok(pick)
     }
 
-    /// Sends one context request under `request_id` and reads its answer. Cancel-safe as [`Self::run`].
+    /// Sends one context request under `request_id` and reads its answer, unless the instance is lost
+    /// and another one may serve the request. Cancel-safe as [`Self::run`].
     pub async fn attempt(
         &self,
         pick: &Pick,
+        series: &Series,
         request_id: u64,
         schedule_style: ScheduleStyle,
-    ) -> Result<ContextDone, Attempt> {
+    ) -> Result<ContextDone, Failed> {
         let started = Instant::now();
-        let outcome = self.call(pick, request_id, schedule_style).await;
+        let instance = pick.load.instance().id;
+        let could_move = series.could_move(&self.destination.fleet(), instance);
+        let fresh = series.wants_fresh();
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.call(pick, fresh, request_id, schedule_style) => outcome,
+            () = pick.load.lost(), if could_move => Err(lost()),
+        };
         telemetry::metrics()
             .leg_duration
             .observe(FleetLabel::Context, started.elapsed());
@@ -127,9 +139,10 @@ impl ContextLeg<'_> {
     async fn call(
         &self,
         pick: &Pick,
+        fresh: bool,
         request_id: u64,
         schedule_style: ScheduleStyle,
-    ) -> Result<ContextDone, Attempt> {
+    ) -> Result<ContextDone, Failed> {
         let instance = pick.load.instance();
         let params = ContextParams {
             endpoint: self.request.endpoint,
@@ -139,7 +152,7 @@ impl ContextLeg<'_> {
             conversation_params: self.request.conversation_params.as_deref(),
         };
         let body = disagg::context_request(&self.request.view, &params)
-            .map_err(|error| Attempt::Final(error.into()))?;
+            .map_err(|error| Failed::finally(error.into()))?;
         let role = (Role::Context, self.destination.profile);
         let headers = signing::affinity(self.live, self.request, role, request_id.into());
         let call = Call {
@@ -149,6 +162,7 @@ impl ContextLeg<'_> {
             headers: &headers,
             body: body.into(),
             max_answer: self.live.config.limits.max_answer,
+            fresh,
         };
         let answer = self
             .upstreams
@@ -219,82 +233,24 @@ impl ContextDone {
     }
 }
 
-/// The attempts of one request's context leg.
-pub struct Series {
-    attempts: Attempts,
-    failed: Option<Exclusion>,
-    replaced_connection: bool,
-}
-
-impl Series {
-    pub fn new(live: &Live) -> Self {
-        Self {
-            attempts: Attempts::new(live.edge.max_retries),
-            failed: None,
-            replaced_connection: false,
-        }
-    }
-
-    /// Takes note of an attempt that failed; there is another one to make when this is good.
-    ///
-    /// # Errors
-    /// What the client is to be told, when there is none.
-    pub fn go_on(&mut self, pick: &Pick, attempt: Attempt) -> Result<(), Failure> {
-        let instance = pick.load.instance().id;
-        let excluded = match &attempt {
-            Attempt::Unreachable(_) => Exclusion::rebinding(instance),
-            _ => Exclusion::once(instance),
-        };
-        let failure = match attempt {
-            Attempt::Final(failure) => return Err(failure),
-            Attempt::Unheard(_) if !self.replaced_connection => {
-                self.replaced_connection = true;
-                return Ok(());
-            }
-            Attempt::Unheard(failure)
-            | Attempt::Transient(failure)
-            | Attempt::Unreachable(failure) => failure,
-        };
-        if !self.attempts.again() {
-            return Err(failure);
-        }
-        telemetry::metrics().leg_retries.inc(FleetLabel::Context);
-        self.failed = Some(excluded);
-        Ok(())
+fn unanswered(error: CallError) -> Failed {
+    Failed {
+        failure: upstream_failure("context worker", error),
+        cause: Cause::of_error(error),
     }
 }
 
-/// How an attempt failed.
-pub enum Attempt {
-    /// Another attempt may do better; the instance may again, for the next request.
-    Transient(Failure),
-    /// No connection could be made: the instance's keys are bound elsewhere.
-    Unreachable(Failure),
-    /// It died with an old pooled connection, most likely unseen; once, another one costs none of
-    /// the attempts. It has a new id as any other: what the worker saw is not known.
-    Unheard(Failure),
-    Final(Failure),
-}
-
-fn unanswered(error: CallError) -> Attempt {
-    let failure = upstream_failure("context worker", error);
-    if error == CallError::Unheard {
-        Attempt::Unheard(failure)
-    } else if retry::unreachable(error) {
-        Attempt::Unreachable(failure)
-    } else if retry::retryable(error) {
-        Attempt::Transient(failure)
-    } else {
-        Attempt::Final(failure)
-    }
-}
-
-fn refused(live: &Live, answer: &upstream::Answer) -> Attempt {
+fn refused(live: &Live, answer: &upstream::Answer) -> Failed {
     let failure = failure::refused(live, "context", answer.status, &answer.body);
-    let failure = failure::with_retry_after(failure, &answer.headers);
-    if retry::retryable_status(answer.status) {
-        Attempt::Transient(failure)
-    } else {
-        Attempt::Final(failure)
+    Failed {
+        failure: failure::with_retry_after(failure, &answer.headers),
+        cause: Cause::of_answer(answer.status, &answer.headers),
+    }
+}
+
+fn lost() -> Failed {
+    Failed {
+        failure: upstream_failure("context worker", CallError::Reset),
+        cause: Some(Cause::Lost),
     }
 }

@@ -47,6 +47,7 @@ pub async fn deliver(
         }
         Relay::Coded if reply::has_begun(session) => Err(unusable_coding()),
         Relay::Events(_) | Relay::Coded => {
+            client.answered();
             plan.relay = Some(relay);
             stream(session, plan, incoming, client).await
         }

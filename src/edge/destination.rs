@@ -93,22 +93,20 @@ impl Destination {
     }
 
     /// Picks an instance, reserves its load and counts the decision. An exclusion that leaves nobody
-    /// is lifted: the excluded instance is better than none.
+    /// is lifted, of those that failed first before the last one: an excluded instance is better than
+    /// none.
     ///
     /// # Errors
     /// [`RouteError`] when nobody can be picked.
     pub fn pick(&self, query: &Query<'_>) -> Result<Pick, RouteError> {
         let fleet = self.fleet.load();
-        let pick = match self.router.route(&fleet, query) {
-            Err(RouteError::Excluded { .. }) => self.router.route(
-                &fleet,
-                &Query {
-                    exclude: None,
-                    ..*query
-                },
-            ),
-            other => other,
-        }?;
+        let mut query = *query;
+        let pick = loop {
+            match (self.router.route(&fleet, &query), query.with_fewer()) {
+                (Err(RouteError::Excluded { .. }), Some(fewer)) => query = fewer,
+                (other, _) => break other?,
+            }
+        };
         let decisions = &telemetry::metrics().affinity_decisions;
         decisions.inc((self.label(), pick.decision));
         Ok(pick)

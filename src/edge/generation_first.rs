@@ -2,21 +2,24 @@
 //!
 //! The generation worker waits for the KV cache of an id, and the context worker for a generation
 //! worker that asks for it: so the generation request is written whole before the context request
-//! begins, and either leg's failure closes the other. A context attempt that may be repeated is
-//! repeated as a pair, both legs anew under a new id, because a generation worker waits at one
+//! begins, and either leg's failure closes the other. An attempt that may be repeated, of either leg,
+//! is repeated as a pair, both legs anew under a new id, because a generation worker waits at one
 //! instance for one id and a context worker must never see an id twice.
 
-use std::{collections::VecDeque, future::Future, pin::pin};
+use std::{collections::VecDeque, future::Future, pin::pin, time::Duration};
 
 use bytes::Bytes;
-use pingora::http::ResponseHeader;
+use pingora::{BError, http::ResponseHeader};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    context_leg::{Attempt, ContextDone, ContextLeg, Series},
+    client::passed,
+    context_leg::{ContextDone, ContextLeg, Series},
     failure::unusable_server_info,
     generation_leg::{GenerationLeg, Message},
-    incoming::{Incoming, may_replace_connection, open, unanswered},
+    incoming::{Incoming, failed, open, unanswered},
     plan::Plan,
+    retry::{Failed, Kind},
     server_info::ServerInfos,
     signing,
 };
@@ -44,15 +47,13 @@ pub struct GenerationFirst<'u, 'a> {
 
 /// How a pair of legs failed.
 enum Broken {
-    Context(Attempt),
-    Generation(Failure),
-    /// As [`Attempt::Unheard`], of the generation leg.
-    Unheard(Failure),
+    Context(Failed),
+    Generation(Failed),
 }
 
 impl<'u> GenerationFirst<'u, '_> {
-    /// Sends both legs, and again as often as the context leg may be repeated, until the context leg
-    /// is done well and the head of the generation answer is in. Cancel-safe: dropping it closes
+    /// Sends both legs, and again as often as the leg that failed may be repeated, until the context
+    /// leg is done well and the head of the generation answer is in. Cancel-safe: dropping it closes
     /// both connections and gives the context leg's load back; the generation leg's is the plan's.
     ///
     /// # Errors
@@ -62,22 +63,20 @@ impl<'u> GenerationFirst<'u, '_> {
         let mut series = Series::new(self.context.live);
         loop {
             plan.fleet = FleetLabel::Context;
-            let pick = self.context.pick(&series).await?;
-            let failed = match self.pair(&pick, plan, &mut lease).await {
+            let pick = self.context.pick(&mut series).await?;
+            let failed = match self.pair(&pick, &series, plan, &mut lease).await {
                 Ok(incoming) => return Ok(incoming),
                 Err(failed) => failed,
             };
             // Its endpoint may be what was wrong.
             self.infos.forget(pick.load.instance().id);
-            if !matches!(failed, Broken::Context(_)) {
-                plan.fleet = FleetLabel::Generation;
-            }
             match failed {
-                Broken::Context(attempt) => series.go_on(&pick, attempt)?,
-                Broken::Unheard(failure) if may_replace_connection(plan) => {
-                    tracing::debug!(reason = failure.message, "both legs are sent anew");
+                Broken::Context(failed) => series.go_on(&pick, failed)?,
+                Broken::Generation(failed) => {
+                    drop(pick);
+                    plan.fleet = FleetLabel::Generation;
+                    sleep(go_on(plan, failed)?).await;
                 }
-                Broken::Generation(failure) | Broken::Unheard(failure) => return Err(failure),
             }
         }
     }
@@ -86,6 +85,7 @@ impl<'u> GenerationFirst<'u, '_> {
     async fn pair(
         &self,
         pick: &Pick,
+        series: &Series,
         plan: &mut Plan,
         lease: &mut Option<Lease>,
     ) -> Result<Incoming<'u>, Broken> {
@@ -99,21 +99,33 @@ impl<'u> GenerationFirst<'u, '_> {
         let request_id = context.live.ids.next();
         let message = self
             .message(request_id, &endpoint)
-            .map_err(|failure| Broken::Context(Attempt::Final(failure)))?;
+            .map_err(|failure| Broken::Context(Failed::finally(failure)))?;
         self.prepare(plan, message, lease)
-            .map_err(Broken::Generation)?;
-        let call = open(self.upstreams, plan).await;
-        let mut call = call.map_err(Broken::Generation)?.map_err(broken)?;
-        let attempt = context.attempt(pick, request_id, ScheduleStyle::GenerationFirst);
+            .map_err(|failure| Broken::Generation(Failed::finally(failure)))?;
+        let mut call = self.open(plan).await.map_err(Broken::Generation)?;
+        let attempt = context.attempt(pick, series, request_id, ScheduleStyle::GenerationFirst);
         let (done, head, early) = both(&mut call, attempt, plan).await?;
+        call.limit_silence();
         let mut incoming = Incoming { call, head, early };
         let Some(done) = done else {
-            return Err(Broken::Generation(incoming.refusal(context.live).await));
+            return Err(Broken::Generation(Failed {
+                cause: incoming.cause(),
+                failure: incoming.refusal(context.live).await,
+            }));
         };
         done.parse()
-            .map_err(|failure| Broken::Context(Attempt::Final(failure)))?;
+            .map_err(|failure| Broken::Context(Failed::finally(failure)))?;
         plan.context = Some(done.seen);
         Ok(incoming)
+    }
+
+    /// Writes the generation request.
+    async fn open(&self, plan: &mut Plan) -> Result<Streaming<'u>, Failed> {
+        let live = self.context.live;
+        let leg = plan.generation().map_err(Failed::finally)?;
+        let open = open(self.upstreams, leg, live);
+        let opened = timeout(live.config.timeouts.first_byte, open).await;
+        opened.unwrap_or(Err(CallError::Timeout)).map_err(failed)
     }
 
     /// The generation request, signed.
@@ -156,6 +168,8 @@ impl<'u> GenerationFirst<'u, '_> {
             (none, Some(mut lease)) => {
                 // The client's own bytes stay as well: both legs may have to be sent anew.
                 lease.settle(request.view.bytes().len() + message.body.len());
+                // A new pair has a new id, so the next one may be made anywhere.
+                let message = (message, Kind::Free);
                 *none = Some(GenerationLeg::reserve(live, request, message, None, lease)?);
             }
             (None, None) => return Err(Failure::internal("The generation leg has no room.")),
@@ -164,16 +178,31 @@ impl<'u> GenerationFirst<'u, '_> {
     }
 }
 
-/// Waits until the context leg is done and the generation answer's head is in. What comes of the
-/// answer meanwhile is taken in up to a bound, so that a generation leg that breaks off is noticed.
-/// Where the generation worker refuses, the context leg is closed and there is nothing of it.
+/// After a generation leg that failed: how long to wait before the next pair.
+///
+/// # Errors
+/// What the client is to be told, when there is none.
+fn go_on(plan: &mut Plan, failed: Failed) -> Result<Duration, Failure> {
+    let leg = plan.generation.as_mut();
+    let pause = leg
+        .zip(failed.cause)
+        .and_then(|(leg, cause)| leg.again(cause));
+    pause.ok_or(failed.failure)
+}
+
+/// Waits until the context leg is done and the generation answer's head is in, for which there is
+/// `timeouts.first_byte` from then on. What comes of the answer meanwhile is taken in up to a bound,
+/// so that a generation leg that breaks off is noticed. Where the generation worker refuses, the
+/// context leg is closed and there is nothing of it.
 async fn both(
     call: &mut Streaming<'_>,
-    context: impl Future<Output = Result<ContextDone, Attempt>>,
+    context: impl Future<Output = Result<ContextDone, Failed>>,
     plan: &Plan,
 ) -> Result<(Option<ContextDone>, ResponseHeader, VecDeque<Bytes>), Broken> {
+    let broken = |error| Broken::Generation(failed(error));
     let mut context = pin!(context);
     let mut done = None;
+    let mut due = None;
     let head = {
         let mut head = pin!(call.head());
         loop {
@@ -181,8 +210,10 @@ async fn both(
                 biased;
                 outcome = &mut context, if done.is_none() => {
                     done = Some(outcome.map_err(Broken::Context)?);
+                    due = Some(Instant::now() + plan.live.config.timeouts.first_byte);
                 }
                 head = &mut head => break head,
+                () = passed(due) => break Err(CallError::Timeout),
             }
         }
     };
@@ -196,10 +227,15 @@ async fn both(
         tokio::select! {
             biased;
             outcome = &mut context => done = Some(outcome.map_err(Broken::Context)?),
-            part = call.next(), if early.has_room() => early.take(part.map_err(|error| broken(classify(error)))?),
+            part = call.next(), if early.has_room() => early.take(part.map_err(broken_off)?),
         }
     }
     Ok((done, head, early.parts))
+}
+
+/// A generation answer that had begun is never asked for again.
+fn broken_off(error: BError) -> Broken {
+    Broken::Generation(Failed::finally(unanswered(classify(error))))
 }
 
 /// What came of the generation answer before it was wanted.
@@ -221,13 +257,5 @@ impl Early {
             self.bytes += part.len().max(1);
             self.parts.push_back(part);
         }
-    }
-}
-
-fn broken(error: CallError) -> Broken {
-    if error == CallError::Unheard {
-        Broken::Unheard(unanswered(error))
-    } else {
-        Broken::Generation(unanswered(error))
     }
 }

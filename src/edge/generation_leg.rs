@@ -15,7 +15,7 @@ use super::{
     live::Live,
     pool::Pool,
     request::Request,
-    retry::Attempts,
+    retry::{Attempts, Cause, Kind, Place},
     signing::{self, Headers},
 };
 use crate::{
@@ -49,8 +49,8 @@ pub struct GenerationLeg {
     /// Kept until the worker answers, for another choice.
     tokens: Option<Arc<[u32]>>,
     pick: Pick,
+    kind: Kind,
     attempts: Attempts,
-    replaced_connection: bool,
     /// What became of the current attempt is known to the instance's health.
     observed: bool,
     started: Instant,
@@ -78,8 +78,9 @@ impl GenerationLeg {
         let message = Message::after(live, request, context)?;
         // The client's own bytes are let go with the request that was read.
         lease.settle(message.body.len());
+        let kind = Kind::HandedOver;
         if let Some(pick) = reserved {
-            return Ok(Self::new(live, request, message, pick, lease));
+            return Ok(Self::new(live, request, (message, kind), pick, lease));
         }
         let destination = request.pool.answering();
         if request.tokens.is_none() && destination.kv_cache_aware().is_some() {
@@ -89,7 +90,7 @@ impl GenerationLeg {
         let fleet = destination.fleet();
         let exclude = fleet.at(&context.address);
         let exclude = exclude.map(|instance| Exclusion::rebinding(instance.id));
-        Self::reserve(live, request, message, exclude, lease)
+        Self::reserve(live, request, (message, kind), exclude, lease)
     }
 
     /// Builds the request for an instance that serves it whole, without a context leg: it carries no
@@ -110,7 +111,7 @@ impl GenerationLeg {
             headers: Vec::new(),
         };
         lease.settle(message.body.len());
-        Ok(Self::new(live, request, message, pick, lease))
+        Ok(Self::new(live, request, (message, Kind::Free), pick, lease))
     }
 
     /// Builds the request for an aggregated fleet and reserves an instance of it. It carries the
@@ -129,7 +130,7 @@ impl GenerationLeg {
             headers: Vec::new(),
         };
         lease.settle(message.body.len());
-        Self::reserve(live, request, message, None, lease)
+        Self::reserve(live, request, (message, Kind::Free), None, lease)
     }
 
     /// Reserves an instance for a message that is ready.
@@ -139,7 +140,7 @@ impl GenerationLeg {
     pub fn reserve(
         live: &Live,
         request: &Request<'_>,
-        message: Message,
+        message: (Message, Kind),
         exclude: Option<Exclusion>,
         lease: Lease,
     ) -> Result<Self, Failure> {
@@ -147,18 +148,24 @@ impl GenerationLeg {
         Ok(Self::new(live, request, message, pick, lease))
     }
 
-    fn new(live: &Live, request: &Request<'_>, message: Message, pick: Pick, lease: Lease) -> Self {
+    fn new(
+        live: &Live,
+        request: &Request<'_>,
+        (message, kind): (Message, Kind),
+        pick: Pick,
+        lease: Lease,
+    ) -> Self {
         Self {
             counted: CountedLeg::begin(request.pool.answering().label()),
             last_part: None,
             pick,
+            kind,
             pool: request.pool.clone(),
             message,
             path: request.endpoint.path(),
             key: request.answering_key(live).map(str::to_owned),
             tokens: request.tokens.clone(),
-            attempts: Attempts::new(live.edge.max_retries),
-            replaced_connection: false,
+            attempts: Attempts::new(live),
             observed: false,
             started: Instant::now(),
             lease,
@@ -175,6 +182,7 @@ impl GenerationLeg {
             body: self.message.body.clone(),
             // Nothing is held of it here.
             max_answer: usize::MAX,
+            fresh: self.attempts.wants_fresh(),
         }
     }
 
@@ -240,30 +248,58 @@ impl GenerationLeg {
         self.started = Instant::now();
     }
 
-    /// After a connection that could not be made: takes another instance where there is one. Nothing
-    /// was sent, so this is always safe. `false` when no attempt is left.
-    pub fn move_on(&mut self) -> bool {
-        self.observe(Observation::Connect);
-        if !self.attempts.again() {
-            return false;
+    /// After an attempt that failed: whether there is another one, and how long to wait before it. It
+    /// is made at another instance from then on, where one can serve the request.
+    pub fn again(&mut self, cause: Cause) -> Option<Duration> {
+        if let Some(said) = cause.observation() {
+            self.observe(said);
         }
+        if cause == Cause::Unheard && self.attempts.replace_connection() {
+            return Some(Duration::ZERO);
+        }
+        let place = cause.place(self.kind)?;
+        if !self.attempts.is_left() {
+            return None;
+        }
+        let failed = self.instance().id;
+        if place != Place::Here {
+            match self.pick_another(cause) {
+                Some(pick) => self.pick = pick,
+                None if place == Place::OnlyElsewhere => return None,
+                None => {}
+            }
+        }
+        let reason = (self.label(), cause.reason());
+        telemetry::metrics().leg_retries.inc(reason);
+        let way = (failed, self.instance().id);
+        Some(self.attempts.take(way, cause, self.kind))
+    }
+
+    /// Reserves another instance than the one that just failed, if there is one.
+    fn pick_another(&self, cause: Cause) -> Option<Pick> {
+        let failed = self.instance().id;
         let query = Query {
             key: self.key.as_deref(),
             prompt: &Prompt::of_weight(self.pick.load.weight()),
-            exclude: Some(Exclusion::rebinding(self.instance().id)),
+            exclude: Some(self.attempts.exclusion(cause, failed)),
             tokens: self.tokens.as_deref(),
         };
-        let Ok(pick) = self.destination().pick(&query) else {
-            return false;
-        };
-        telemetry::metrics().leg_retries.inc(self.label());
-        self.pick = pick;
-        true
+        let pick = self.destination().pick(&query).ok();
+        pick.filter(|pick| pick.load.instance().id != failed)
     }
 
-    /// Whether a pooled connection that died unheard may be replaced; once for each request.
-    pub fn may_replace_connection(&mut self) -> bool {
-        !std::mem::replace(&mut self.replaced_connection, true)
+    /// Completes when another instance should serve the request, since this one is lost.
+    pub fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
+        let fleet = self.destination().fleet();
+        let could_move = Cause::Lost.place(self.kind).is_some()
+            && self.attempts.could_move(&fleet, self.instance().id);
+        let lost = self.pick.load.lost();
+        async move {
+            if !could_move {
+                return std::future::pending().await;
+            }
+            lost.await;
+        }
     }
 }
 

@@ -2,18 +2,20 @@
 //!
 //! Pingora's proxy path cannot hold back a head until the body is whole, send nothing for a while
 //! and then a comment, or notice that a client left once that has pipelined; so the answer is read
-//! here, and `deliver` writes it. A request is sent again only where no worker can have begun on it.
+//! here, and `deliver` writes it. Whether and where it is sent again is the policy's of `retry`.
 
 use std::{collections::VecDeque, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use pingora::http::ResponseHeader;
+use tokio::time::{sleep, timeout};
 
 use super::{
     failure::{refused, with_retry_after},
     generation_leg::GenerationLeg,
     live::Live,
     plan::Plan,
+    retry::{Cause, Failed},
 };
 use crate::http::{
     reply::{Failure, upstream_failure},
@@ -34,21 +36,31 @@ pub struct Incoming<'u> {
 }
 
 impl<'u> Incoming<'u> {
-    /// Sends the planned generation request until a worker answers. Cancel-safe: dropping it closes
-    /// the connection.
+    /// Sends the planned generation request, and again as far as that can help, until a worker
+    /// answers. Cancel-safe: dropping it closes the connection.
     ///
     /// # Errors
     /// What the client is to be told.
     pub async fn of(upstreams: &'u Upstreams, plan: &mut Plan) -> Result<Self, Failure> {
         loop {
-            let error = match attempt(upstreams, plan).await? {
-                Ok(incoming) => return Ok(incoming),
-                Err(error) => error,
+            let outcome = attempt(upstreams, plan).await?;
+            let cause = match &outcome {
+                Ok(incoming) => incoming.cause(),
+                Err(failed) => failed.cause,
             };
-            if error != CallError::Unheard || !may_replace_connection(plan) {
-                return Err(unanswered(error));
-            }
+            let leg = plan.generation()?;
+            let Some(pause) = cause.and_then(|cause| leg.again(cause)) else {
+                return outcome.map_err(|failed| failed.failure);
+            };
+            // Its connection is closed before the pause.
+            drop(outcome);
+            sleep(pause).await;
         }
+    }
+
+    /// Why the request may be sent again, after an answer that is no good one.
+    pub fn cause(&self) -> Option<Cause> {
+        Cause::of_answer(self.head.status.as_u16(), &self.head.headers)
     }
 
     /// The worker's refusal, in its own words as far as they come.
@@ -63,57 +75,60 @@ impl<'u> Incoming<'u> {
             }
         };
         // What has come by then is what there is.
-        let _ = tokio::time::timeout(REFUSAL_PATIENCE, read).await;
+        let _ = timeout(REFUSAL_PATIENCE, read).await;
         let failure = refused(live, "generation", self.head.status.as_u16(), &body);
         with_retry_after(failure, &self.head.headers)
     }
 }
 
+/// One attempt, to the head of the answer.
 async fn attempt<'u>(
     upstreams: &'u Upstreams,
     plan: &mut Plan,
-) -> Result<Result<Incoming<'u>, CallError>, Failure> {
-    let mut call = match open(upstreams, plan).await? {
-        Ok(call) => call,
-        Err(error) => return Ok(Err(error)),
-    };
-    let head = match call.head().await {
-        Ok(head) => head,
-        Err(error) => return Ok(Err(error)),
-    };
-    plan.generation_answers();
-    let early = VecDeque::new();
-    Ok(Ok(Incoming { call, head, early }))
-}
-
-/// Writes the generation request. Where no connection can be made nothing was sent, and another
-/// instance is taken. The inner error is of the last attempt.
-///
-/// # Errors
-/// Without a planned generation leg.
-pub async fn open<'u>(
-    upstreams: &'u Upstreams,
-    plan: &mut Plan,
-) -> Result<Result<Streaming<'u>, CallError>, Failure> {
+) -> Result<Result<Incoming<'u>, Failed>, Failure> {
     let live = plan.live.clone();
     let leg = plan.generation()?;
-    loop {
-        leg.attempt_starts();
-        let error = match upstreams.open(&leg.call(), &live.config.timeouts).await {
-            Ok(call) => return Ok(Ok(call)),
-            Err(error) => error,
-        };
-        let unsent = matches!(error, CallError::Connect | CallError::Unresolved);
-        if !unsent || !leg.move_on() {
-            return Ok(Err(error));
+    let lost = leg.lost();
+    let answer = async {
+        let mut call = open(upstreams, leg, &live).await?;
+        let head = call.head().await?;
+        call.limit_silence();
+        Ok((call, head))
+    };
+    let answer = tokio::select! {
+        biased;
+        answer = timeout(live.config.timeouts.first_byte, answer) => answer,
+        () = lost => return Ok(Err(Failed { failure: unanswered(CallError::Reset), cause: Some(Cause::Lost) })),
+    };
+    Ok(match answer.unwrap_or(Err(CallError::Timeout)) {
+        Ok((call, head)) => {
+            plan.generation_answers();
+            let early = VecDeque::new();
+            Ok(Incoming { call, head, early })
         }
-    }
+        Err(error) => Err(failed(error)),
+    })
 }
 
-/// Whether the generation leg may have another connection for one that died unheard.
-pub fn may_replace_connection(plan: &mut Plan) -> bool {
-    let leg = plan.generation.as_mut();
-    leg.is_some_and(GenerationLeg::may_replace_connection)
+/// Writes the generation request, once.
+///
+/// # Errors
+/// As [`Upstreams::open`].
+pub async fn open<'u>(
+    upstreams: &'u Upstreams,
+    leg: &mut GenerationLeg,
+    live: &Live,
+) -> Result<Streaming<'u>, CallError> {
+    leg.attempt_starts();
+    upstreams.open(&leg.call(), &live.config.timeouts).await
+}
+
+/// An attempt without an answer.
+pub fn failed(error: CallError) -> Failed {
+    Failed {
+        failure: unanswered(error),
+        cause: Cause::of_error(error),
+    }
 }
 
 /// What the client is told of a generation worker that gave no answer.

@@ -133,10 +133,17 @@ impl Reading {
             headers: &[],
             body: Bytes::new(),
             max_answer: config.limits.max_answer,
+            fresh: false,
         };
         let upstreams = &self.caches.upstreams;
         let answer = match upstreams.call(&call, &config.timeouts).await {
-            Err(CallError::Unheard) => upstreams.call(&call, &config.timeouts).await,
+            Err(CallError::Unheard) => {
+                let again = Call {
+                    fresh: true,
+                    ..call
+                };
+                upstreams.call(&again, &config.timeouts).await
+            }
             other => other,
         };
         let answer = answer.map_err(|error| error.to_string())?;

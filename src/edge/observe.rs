@@ -9,7 +9,7 @@ use crate::{fleet::Observation, http::upstream::CallError, telemetry::labels::Ou
 pub fn of_call(error: CallError) -> Option<Observation> {
     match error {
         CallError::Connect | CallError::Unresolved => Some(Observation::Connect),
-        CallError::Reset => Some(Observation::Reset),
+        CallError::Reset | CallError::Cut => Some(Observation::Reset),
         CallError::Timeout => Some(Observation::Timeout),
         CallError::Protocol => Some(Observation::ServerError),
         CallError::TooLarge => Some(Observation::Answered),

@@ -15,11 +15,10 @@ use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::{
-    context_leg::Attempt,
     destination::Destination,
     failure::{no_server_info, unusable_server_info},
     live::Live,
-    retry,
+    retry::{Cause, Failed},
 };
 use crate::{
     fleet::{Instance, InstanceId},
@@ -31,6 +30,11 @@ use crate::{
 const LIFETIME: Duration = Duration::from_secs(10);
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// An answer that names no endpoint, which is as good as a 502; another instance's may name one.
+const UNUSABLE: Cause = Cause::Refused {
+    status: 502,
+    wait: None,
+};
 /// Bytes of an answer at most.
 const MAX_ANSWER: usize = 1024 * 1024;
 
@@ -55,7 +59,7 @@ impl ServerInfos {
         upstreams: &Upstreams,
         live: &Live,
         instance: &Instance,
-    ) -> Result<Arc<ContextEndpoint>, Attempt> {
+    ) -> Result<Arc<ContextEndpoint>, Failed> {
         if let Some(endpoint) = self.believed(instance.id) {
             return Ok(endpoint);
         }
@@ -100,27 +104,38 @@ async fn read(
     upstreams: &Upstreams,
     live: &Live,
     instance: &Instance,
-) -> Result<Arc<ContextEndpoint>, Attempt> {
+) -> Result<Arc<ContextEndpoint>, Failed> {
     let call = Call::get(&instance.address, "/server_info", MAX_ANSWER);
     let timeouts = &live.config.timeouts;
     let answer = timeout(PATIENCE, async {
         match upstreams.call(&call, timeouts).await {
-            Err(CallError::Unheard) => upstreams.call(&call, timeouts).await,
+            Err(CallError::Unheard) => {
+                let again = Call {
+                    fresh: true,
+                    ..call
+                };
+                upstreams.call(&again, timeouts).await
+            }
             other => other,
         }
     });
     let answer = answer
         .await
         .unwrap_or(Err(CallError::Timeout))
-        .map_err(|error| match retry::unreachable(error) {
-            true => Attempt::Unreachable(no_server_info(error)),
-            false => Attempt::Transient(no_server_info(error)),
+        .map_err(|error| Failed {
+            failure: no_server_info(error),
+            // What is not HTTP here may be so elsewhere.
+            cause: Some(Cause::of_error(error).unwrap_or(UNUSABLE)),
         })?;
+    let unusable = |failure| Failed {
+        failure,
+        cause: Some(UNUSABLE),
+    };
     if answer.status != 200 {
         let status = format!("it answered with status {}", answer.status);
-        return Err(Attempt::Transient(no_server_info(status)));
+        return Err(unusable(no_server_info(status)));
     }
     ContextEndpoint::of_server_info(&answer.body)
         .map(Arc::new)
-        .map_err(|error| Attempt::Transient(unusable_server_info(error)))
+        .map_err(|error| unusable(unusable_server_info(error)))
 }

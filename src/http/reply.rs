@@ -299,7 +299,11 @@ pub fn upstream_failure(who: &str, error: CallError) -> Failure {
         CallError::TooLarge | CallError::Protocol => {
             Failure::bad_gateway("unusable_answer", Outcome::UpstreamError, message)
         }
-        CallError::Unresolved | CallError::Connect | CallError::Reset | CallError::Unheard => {
+        CallError::Unresolved
+        | CallError::Connect
+        | CallError::Reset
+        | CallError::Unheard
+        | CallError::Cut => {
             Failure::bad_gateway("worker_unreachable", Outcome::Unreachable, message)
         }
     }

@@ -24,6 +24,8 @@ use pingora::{
     upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy},
 };
 
+use tokio::time::timeout;
+
 use crate::config::Timeouts;
 pub use streaming::Streaming;
 
@@ -43,6 +45,9 @@ pub enum CallError {
     /// and the worker has never seen the request.
     #[error("the connection ended before the answer began")]
     Unheard,
+    /// The connection ended within the head of the answer.
+    #[error("the connection ended as soon as the answer had begun")]
+    Cut,
     #[error("it did not answer in time")]
     Timeout,
     #[error("its answer is larger than limits.max_answer")]
@@ -63,6 +68,8 @@ pub struct Call<'a> {
     pub body: Bytes,
     /// Bytes of the answer's body at most, where it is read whole.
     pub max_answer: usize,
+    /// Whether it must not go out on a pooled connection, which may be dead already.
+    pub fresh: bool,
 }
 
 impl<'a> Call<'a> {
@@ -75,6 +82,7 @@ impl<'a> Call<'a> {
             headers: &[],
             body: Bytes::new(),
             max_answer,
+            fresh: false,
         }
     }
 }
@@ -132,7 +140,7 @@ impl Upstreams {
         {
             return Ok(*known);
         }
-        let found = tokio::time::timeout(patience, tokio::net::lookup_host(address))
+        let found = timeout(patience, tokio::net::lookup_host(address))
             .await
             .ok()
             .and_then(|found| found.ok()?.next())
@@ -152,7 +160,7 @@ impl Upstreams {
     pub async fn call(&self, call: &Call<'_>, timeouts: &Timeouts) -> Result<Answer, CallError> {
         let started = Instant::now();
         let peer = self.peer(call.address, timeouts).await?;
-        tokio::time::timeout(timeouts.context, self.attempt(&peer, call, started))
+        timeout(timeouts.context, self.attempt(&peer, call, started))
             .await
             .map_err(|_| CallError::Timeout)?
     }
@@ -163,36 +171,66 @@ impl Upstreams {
         call: &Call<'_>,
         started: Instant,
     ) -> Result<Answer, CallError> {
-        let session = self.connector.get_http_session(peer).await;
-        let (mut session, reused) = session.map_err(|_| CallError::Connect)?;
-        let answer = exchange(&mut session, peer, call, started).await;
-        let answer = answer.map_err(|error| error.on(&session, reused))?;
+        let (mut session, reused) = self.connect(peer, call.fresh).await?;
+        let answer = exchange(&mut session, reused, peer, call, started).await?;
         self.connector
             .release_http_session(session, peer, peer.options.idle_timeout)
             .await;
         Ok(answer)
     }
+
+    /// A connection, and whether it is a pooled one. Where it must be a new one it is pooled later
+    /// all the same.
+    async fn connect(
+        &self,
+        peer: &HttpPeer,
+        fresh: bool,
+    ) -> Result<(HttpSession, bool), CallError> {
+        /// Connections are pooled by group among other things, and none is ever pooled in this one.
+        const NOT_POOLED: u64 = 1;
+        let session = if fresh {
+            let mut peer = peer.clone();
+            peer.group_key = NOT_POOLED;
+            self.connector.get_http_session(&peer).await
+        } else {
+            self.connector.get_http_session(peer).await
+        };
+        session.map_err(|_| CallError::Connect)
+    }
 }
 
 impl CallError {
-    /// What the error is when it comes from a connection that may be an old pooled one.
-    fn on(self, session: &HttpSession, reused: bool) -> Self {
-        match self {
-            Self::Reset if reused && session.response_header().is_none() => Self::Unheard,
+    /// What an error is that came while the head of the answer was waited for.
+    fn before_head(error: &Error, session: &HttpSession, reused: bool) -> Self {
+        match classify_ref(error) {
+            Self::Reset if session.response_header().is_some() || has_begun(error) => Self::Cut,
+            Self::Reset if reused => Self::Unheard,
             other => other,
         }
     }
 }
 
+/// Whether some of a head had come when its connection ended. Pingora tells it only in words; where
+/// they are others, something had, since that is repeated less.
+fn has_begun(error: &Error) -> bool {
+    const NOTHING: &str = "bytes already read: 0";
+    let words = error.context.as_ref();
+    !words.is_some_and(|words| words.as_str().ends_with(NOTHING))
+}
+
 async fn exchange(
     session: &mut HttpSession,
+    reused: bool,
     peer: &HttpPeer,
     call: &Call<'_>,
     started: Instant,
 ) -> Result<Answer, CallError> {
     send(session, peer, call).await?;
-    let head = read_head(session).await.map_err(classify)?;
+    if let Err(error) = read_head(session).await {
+        return Err(CallError::before_head(&error, session, reused));
+    }
     let head_after = started.elapsed();
+    let head = session.response_header().ok_or(CallError::Protocol)?;
     let (status, headers) = (head.status.as_u16(), head.headers.clone());
     let mut body = BytesMut::new();
     while let Some(part) = session.read_response_body().await.map_err(classify)? {
@@ -209,26 +247,27 @@ async fn exchange(
     })
 }
 
-/// Writes the whole request. A worker that stops reading before its end may have answered already, so
-/// that is for whoever reads the answer to find out.
+/// Writes the whole request. How long the answer may take is the caller's affair. A worker that stops
+/// reading before the end may have answered already, so what became of the connection is for whoever
+/// reads the answer to find out.
 async fn send(
     session: &mut HttpSession,
     peer: &HttpPeer,
     call: &Call<'_>,
 ) -> Result<(), CallError> {
-    session.set_read_timeout(peer.options.read_timeout);
+    session.set_read_timeout(None);
     session.set_write_timeout(peer.options.write_timeout);
-    let head = request_head(call).map_err(|_| CallError::Protocol)?;
-    let head = session.write_request_header(Box::new(head)).await;
-    head.map_err(classify)?;
-    let mut sent = session.write_request_body(call.body.clone(), true).await;
-    if sent.is_ok() {
-        sent = session.finish_request_body().await;
-    }
-    match sent.map_err(classify) {
+    match write(session, call).await.map_err(classify) {
         Err(CallError::Reset) => Ok(()),
         other => other,
     }
+}
+
+async fn write(session: &mut HttpSession, call: &Call<'_>) -> pingora::Result<()> {
+    let head = request_head(call)?;
+    session.write_request_header(Box::new(head)).await?;
+    session.write_request_body(call.body.clone(), true).await?;
+    session.finish_request_body().await
 }
 
 fn request_head(call: &Call<'_>) -> pingora::Result<RequestHeader> {

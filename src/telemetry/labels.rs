@@ -178,6 +178,22 @@ label! {
 }
 
 label! {
+    /// Why a leg was tried again.
+    RetryReason as "reason" {
+        /// No connection could be made.
+        Connect = "connect",
+        /// The connection ended before an answer.
+        Reset = "reset",
+        /// The attempt's deadline passed.
+        Timeout = "timeout",
+        /// The worker answered with 408, 429 or 5xx, or without what the other leg needs.
+        Status = "status",
+        /// The instance was taken out or left the fleet while its answer was waited for.
+        Lost = "lost",
+    }
+}
+
+label! {
     /// Why the router `kv_cache_aware` left a request to its conversation router.
     FallbackReason as "reason" {
         ChatWithoutTokens = "chat_without_tokens",
@@ -365,6 +381,7 @@ mod tests {
         sound::<Decision>();
         sound::<EjectionCause>();
         sound::<ProbeResult>();
+        sound::<RetryReason>();
         sound::<FallbackReason>();
         sound::<ConditionalWay>();
         sound::<ClaimOutcome>();

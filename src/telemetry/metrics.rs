@@ -20,7 +20,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registr
 use super::labels::{
     AuthenticationOutcome, Check, ClaimOutcome, ConditionalWay, Decision, EjectionCause,
     FallbackReason, FleetLabel, KeyIndex, Label, Outcome, PlacementReason, ProbeResult,
-    PrunedField, PrunedHeader, ReloadResult, Route, VerificationOutcome,
+    PrunedField, PrunedHeader, ReloadResult, RetryReason, Route, VerificationOutcome,
 };
 pub use family::{CounterBy, Family, GaugeBy, HistogramBy, Labels, Series};
 pub use legs::{CountedLeg, LegMetrics};
@@ -53,8 +53,8 @@ pub struct Metrics {
     pub leg_duration: HistogramBy<FleetLabel>,
     /// `kindred_leg_first_byte_seconds`: one attempt of a leg, to the head of its answer.
     pub leg_first_byte: HistogramBy<FleetLabel>,
-    /// `kindred_leg_retries_total`: attempts after the first.
-    pub leg_retries: CounterBy<FleetLabel>,
+    /// `kindred_leg_retries_total`: attempts after the first, by what the one before met.
+    pub leg_retries: CounterBy<(FleetLabel, RetryReason)>,
     /// Legs as wholes, and the requests around them.
     pub legs: LegMetrics,
     /// `kindred_affinity_decisions_total`: how instances were chosen.
@@ -171,8 +171,8 @@ impl Metrics {
             leg_retries: CounterBy::counters(
                 r,
                 "kindred_leg_retries_total",
-                "Attempts of a leg after its first.",
-                a_fleet,
+                "Attempts of a leg after its first, by what the one before met.",
+                |(fleet, _)| a_fleet(fleet),
             )?,
             legs: LegMetrics::new(r)?,
             affinity_decisions: CounterBy::counters(

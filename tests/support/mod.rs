@@ -9,6 +9,7 @@ pub mod h2c;
 pub mod instances;
 pub mod leaving;
 pub mod model;
+pub mod played;
 pub mod process;
 pub mod raw;
 pub mod reload;

@@ -93,9 +93,9 @@ fn they_count_what_kindreds_own_count() {
     // It fails for good.
     context.fault(2, "status=503");
     post(&body(), 503);
-    // The generation worker refuses.
+    // The generation worker refuses, and again.
     let generation = fleet.of(kindred::wire::Role::Generation).next().unwrap();
-    generation.fault(1, "status=429");
+    generation.fault(2, "status=429");
     post(&body(), 429);
     kindred.assert_idle();
 
@@ -114,7 +114,7 @@ fn they_count_what_kindreds_own_count() {
         ("ctx_completed_requests_total", 6.0),
         ("gen_total_requests_total", 5.0),
         ("gen_error_requests_total", 1.0),
-        ("gen_retry_requests_total", 0.0),
+        ("gen_retry_requests_total", 1.0),
         ("gen_completed_requests_total", 5.0),
     ];
     let told = eventually("all of it is counted", || {

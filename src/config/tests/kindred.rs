@@ -453,6 +453,44 @@ fn bounds_and_deadlines_have_units_and_ranges() {
 }
 
 #[test]
+fn the_first_byte_is_waited_for_as_long_as_the_next_ones_unless_said() {
+    let first_byte = |text: &str| good(&edge(text)).timeouts.first_byte;
+    assert_eq!(first_byte(""), Duration::from_secs(180));
+    assert_eq!(
+        first_byte("timeouts: {silence: 7s}"),
+        Duration::from_secs(7)
+    );
+    let text = "timeouts: {silence: 7s, first_byte: 9s}";
+    assert_eq!(first_byte(text), Duration::from_secs(9));
+}
+
+#[test]
+fn pauses_between_attempts_grow_and_never_shrink() {
+    let pauses = |text: &str| {
+        let timeouts = good(&edge(&format!("timeouts: {{{text}}}"))).timeouts;
+        [timeouts.retry_pause, timeouts.retry_pause_max].map(|pause| pause.as_millis())
+    };
+    assert_eq!(pauses(""), [100, 2000]);
+    assert_eq!(pauses("retry_pause: 3s"), [3000, 3000]);
+    assert_eq!(pauses("retry_pause_max: 50ms"), [50, 50]);
+    assert_eq!(pauses("retry_pause: 0s, retry_pause_max: 0s"), [0, 0]);
+    for (text, key, words) in [
+        (
+            "retry_pause: 2s, retry_pause_max: 1s",
+            "retry_pause_max",
+            "shorter than timeouts.retry_pause",
+        ),
+        ("retry_pause: 2m", "retry_pause", "between 0s and 1m"),
+        ("retry_pause_max: 5", "retry_pause_max", "no unit"),
+        ("first_byte: 0s", "first_byte", "between 1ms"),
+        ("answer: 0s", "answer", "between 1ms"),
+    ] {
+        let place = format!("k.yaml:3: timeouts.{key}: ");
+        bad(&edge(&format!("timeouts: {{{text}}}")), &[&place, words]);
+    }
+}
+
+#[test]
 fn every_problem_is_named_at_once_in_order() {
     let text = edge("port: x\nmax_retries: -1\nlimits: {max_headers: 0}");
     let error = load(&text).expect_err("three problems");

@@ -95,6 +95,7 @@ impl Workers {
             headers: &[],
             body: serde_json::json!({"prompt": text}).to_string().into(),
             max_answer: MAX_ANSWER,
+            fresh: false,
         };
         let answer = self
             .upstreams

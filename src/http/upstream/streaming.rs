@@ -9,7 +9,7 @@ use pingora::{
     http::ResponseHeader, protocols::http::client::HttpSession, upstreams::peer::HttpPeer,
 };
 
-use super::{Call, CallError, Upstreams, classify, read_head, send};
+use super::{Call, CallError, Upstreams, read_head, send};
 use crate::config::Timeouts;
 
 /// A request that was sent, and its answer as it comes. Dropping it closes the connection.
@@ -21,8 +21,8 @@ pub struct Streaming<'a> {
 }
 
 impl Upstreams {
-    /// Sends one request: all of it is written when this returns. Cancel-safe: dropping the future
-    /// closes the connection.
+    /// Sends one request: all of it is written when this returns. No deadline but those for
+    /// connecting and writing. Cancel-safe: dropping the future closes the connection.
     ///
     /// # Errors
     /// [`CallError::Unresolved`] and [`CallError::Connect`] when nothing was sent, others when
@@ -33,16 +33,8 @@ impl Upstreams {
         timeouts: &Timeouts,
     ) -> Result<Streaming<'_>, CallError> {
         let peer = self.peer(call.address, timeouts).await?;
-        tokio::time::timeout(timeouts.context, self.begin(peer, call))
-            .await
-            .map_err(|_| CallError::Timeout)?
-    }
-
-    async fn begin(&self, peer: HttpPeer, call: &Call<'_>) -> Result<Streaming<'_>, CallError> {
-        let session = self.connector.get_http_session(&peer).await;
-        let (mut session, reused) = session.map_err(|_| CallError::Connect)?;
-        let sent = send(&mut session, &peer, call).await;
-        sent.map_err(|error| error.on(&session, reused))?;
+        let (mut session, reused) = self.connect(&peer, call.fresh).await?;
+        send(&mut session, &peer, call).await?;
         Ok(Streaming {
             upstreams: self,
             session,
@@ -53,21 +45,27 @@ impl Upstreams {
 }
 
 impl Streaming<'_> {
-    /// Waits for the head of the answer, as long as `timeouts.silence` at most.
+    /// Waits for the head of the answer, without a deadline.
     ///
     /// # Errors
     /// Any [`CallError`] that tells of a connection.
     pub async fn head(&mut self) -> Result<ResponseHeader, CallError> {
         match read_head(&mut self.session).await {
             Ok(head) => Ok(head.clone()),
-            Err(error) => Err(classify(error).on(&self.session, self.reused)),
+            Err(error) => Err(CallError::before_head(&error, &self.session, self.reused)),
         }
+    }
+
+    /// From now on the answer may not be silent for longer than `timeouts.silence`.
+    pub fn limit_silence(&mut self) {
+        let silence = self.peer.options.read_timeout;
+        self.session.set_read_timeout(silence);
     }
 
     /// The next part of the body as it came, `None` after the last. Cancel-safe.
     ///
     /// # Errors
-    /// Pingora's, of an upstream: the body ended early, or nothing came within `timeouts.silence`.
+    /// Pingora's, of an upstream: the body ended early, or it was silent for too long.
     pub async fn next(&mut self) -> pingora::Result<Option<Bytes>> {
         let part = self.session.read_response_body().await;
         part.map_err(|error| error.into_up())

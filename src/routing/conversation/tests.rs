@@ -156,6 +156,48 @@ fn a_key_that_avoids_its_instance_once_stays_bound() {
 }
 
 #[test]
+fn a_key_stays_bound_to_an_instance_that_failed_before_the_last_one() {
+    let router = router(8);
+    let fleet = fleet(&["a:1", "b:1", "c:1"], None);
+    let prompt = Prompt::empty();
+    let route = |exclude| {
+        let query = Query {
+            exclude,
+            ..query("p", &prompt)
+        };
+        let pick = router.route(&fleet, &query);
+        pick.map(|pick| (pick.load.instance().id, pick.decision))
+    };
+    let (first, _) = route(None).unwrap();
+    let (second, _) = route(Some(Exclusion::once(first))).unwrap();
+    let both = Exclusion::rebinding(second).after(&[first]);
+    let (third, decision) = route(Some(both)).unwrap();
+    assert!(![first, second].contains(&third));
+    assert_eq!(decision, Decision::Overflow);
+    assert_eq!(router.peek("p"), Some(first));
+    let all = Exclusion::once(third).after(&[first, second]);
+    assert!(matches!(route(Some(all)), Err(RouteError::Excluded { .. })));
+    let bound = Exclusion::rebinding(first).after(&[second]);
+    assert_eq!(route(Some(bound)).unwrap(), (third, Decision::Failover));
+}
+
+#[test]
+fn fewer_exclusions_are_the_last_one_and_then_none() {
+    let fleet = fleet(&["a:1", "b:1"], None);
+    let [one, two] = [0, 1].map(|at| fleet.instances()[at].id);
+    let prompt = Prompt::empty();
+    let all = Query {
+        exclude: Some(Exclusion::once(one).after(&[two])),
+        ..query("p", &prompt)
+    };
+    let last = all.with_fewer().unwrap();
+    assert_eq!(last.exclude, Some(Exclusion::once(one)));
+    let none = last.with_fewer().unwrap();
+    assert_eq!(none.exclude, None);
+    assert!(none.with_fewer().is_none());
+}
+
+#[test]
 fn a_session_found_by_its_prompt_stays_where_it_is_too() {
     let router = router(8);
     let fleet = fleet(&["a:1", "b:1"], None);

@@ -32,8 +32,9 @@ fn what_dashboards_ask_for_is_there_from_the_start() {
 #[test]
 fn an_unexpected_combination_is_counted_all_the_same() {
     let metrics = fresh();
-    metrics.leg_retries.inc(FleetLabel::None);
-    let line = r#"kindred_leg_retries_total{fleet="none"} 1"#;
+    let labels = (FleetLabel::None, RetryReason::Reset);
+    metrics.leg_retries.inc(labels);
+    let line = r#"kindred_leg_retries_total{fleet="none",reason="reset"} 1"#;
     assert!(metrics.render().contains(line));
 }
 

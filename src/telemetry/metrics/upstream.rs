@@ -11,7 +11,9 @@ use prometheus::{
 };
 
 use super::Metrics;
-use crate::telemetry::labels::{AnswerMode, FleetLabel, Label, LegResult, Outcome, Route};
+use crate::telemetry::labels::{
+    AnswerMode, FleetLabel, Label, LegResult, Outcome, RetryReason, Route,
+};
 
 /// The roles that upstream counts, by their prefix.
 const ROLES: [(&str, FleetLabel); 2] = [
@@ -112,6 +114,8 @@ impl Metrics {
     fn role_families(&self, prefix: &str, fleet: FleetLabel) -> Vec<MetricFamily> {
         let ended = |result| self.legs.ended.get((fleet, result)).get();
         let completed = LegResult::ALL.iter().map(|result| ended(*result)).sum();
+        let retried = |reason: &RetryReason| self.leg_retries.get((fleet, *reason)).get();
+        let retries = RetryReason::ALL.iter().map(retried);
         let named = |name: &str| format!("{prefix}{name}");
         let count = |name, help, value| counter(&named(name), help, value);
         let mut families = vec![
@@ -124,7 +128,7 @@ impl Metrics {
             count(
                 "retry_requests",
                 "Attempts of legs after the first.",
-                self.leg_retries.get(fleet).get(),
+                retries.sum(),
             ),
             count(
                 "completed_requests",
