@@ -6,6 +6,7 @@
 //! keeps no state: reloading is loading again and comparing.
 
 mod address;
+mod body_limits;
 pub mod check;
 mod discovery;
 mod health;
@@ -34,12 +35,17 @@ use secrecy::SecretString;
 
 use crate::wire::{Role, disagg::ScheduleStyle, signature::SigningProfile};
 
+pub use body_limits::BodyLimits;
 pub use discovery::{DiscoveryConfig, StoreConfig};
 pub use health::{DrainMode, Draining, EjectionConfig, HealthConfig, OverflowConfig};
 pub use http::{HalfClose, HttpConfig};
 pub use pools::{FleetsConfig, ModelConfig, PairConfig};
 pub use report::{ConfigError, Problem};
 pub use surface::{AllowedHeaders, AllowedOrigins, CorsConfig, InstanceNames, OwnRoute};
+
+/// How long a client's connection may be idle where nothing else is said: longer than load balancers
+/// keep one, so that they close it and never send on one that is being closed.
+pub const CLIENT_KEEP_ALIVE: Duration = Duration::from_secs(75);
 
 /// Everything a configuration file describes.
 #[derive(Debug, Clone)]
@@ -89,6 +95,9 @@ pub struct EdgeConfig {
     pub internal_request_auth_keys: Vec<SecretString>,
     /// Upstream's `max_retries`: attempts after the first of each leg.
     pub max_retries: u32,
+    /// Upstream's `server_keep_alive_timeout`, whole seconds: how long a client's connection may be
+    /// idle. Zero closes it after each answer. Default [`CLIENT_KEEP_ALIVE`].
+    pub client_keep_alive: Duration,
     /// Upstream's `node_id`, part of every `disagg_request_id`.
     pub node_id: u8,
     /// Tells the edges of one host apart in every `disagg_request_id`, 0 to 63.
@@ -312,8 +321,8 @@ pub struct AdminConfig {
 /// Bounds (the design's rule 6).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
-    /// `limits.max_body`, bytes of one request body. Default 32 MiB.
-    pub max_body: usize,
+    /// `limits.max_body`, bytes of one request body, by path. Default 32 MiB for each.
+    pub max_body: BodyLimits,
     /// `limits.body_budget`, bytes of all request bodies held at once. Default 1 GiB.
     pub body_budget: usize,
     /// `limits.max_answer`, bytes of one answer that is held whole: a context answer, or a JSON answer. Default 64 MiB.

@@ -33,7 +33,7 @@ mod surface;
 mod tokenizer;
 mod tokens;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -146,6 +146,11 @@ impl Edge {
         }
     }
 
+    /// How long a client's connection may be idle.
+    pub fn client_keep_alive(&self) -> Duration {
+        self.live.load().edge.client_keep_alive
+    }
+
     /// Requests that have not ended.
     pub fn requests_in_flight(&self) -> usize {
         self.in_flight.count()
@@ -221,8 +226,9 @@ impl ProxyHttp for EdgeProxy {
 
     async fn early_request_filter(&self, session: &mut Session, plan: &mut Plan) -> Result<()> {
         session.set_pipelining_enabled(true);
-        bound_idleness(session);
+        bound_idleness(session, plan.live.edge.client_keep_alive);
         session.set_write_timeout(Some(plan.live.config.timeouts.write));
+        plan.begins(&session.req_header().headers);
         if let Some(cors) = &plan.live.config.cors {
             let fields = surface::cors::on_every_answer(cors, &session.req_header().headers);
             plan.on_every_answer.extend(fields);
@@ -239,7 +245,7 @@ impl ProxyHttp for EdgeProxy {
             return Err(plan.fail(failure));
         }
         plan.outcome = Some(failure.outcome);
-        let written = failure.write(session, &plan.on_every_answer).await;
+        let written = failure.write(session, &plan.answer_fields()).await;
         written.map_err(|error| error.into_down())?;
         Ok(true)
     }
@@ -270,7 +276,7 @@ impl ProxyHttp for EdgeProxy {
             0
         } else {
             if !failure.client_is_gone() {
-                let _ = failure.write(session, &plan.on_every_answer).await;
+                let _ = failure.write(session, &plan.answer_fields()).await;
             }
             failure.status
         };

@@ -10,7 +10,7 @@ pub mod reload;
 pub mod single;
 pub mod tls;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use pingora::{
     apps::HttpServerOptions,
@@ -22,7 +22,7 @@ use pingora::{
 
 use crate::{
     admin::{Admin, Readiness},
-    config::Config,
+    config::{CLIENT_KEEP_ALIVE, Config},
     edge::{self, Edge, EdgeProxy, TokenizerError},
     simulate::{self, demo::Simulated},
     telemetry::{self, log::Log},
@@ -162,7 +162,8 @@ impl Proxies {
         shown: Option<&Arc<Shown>>,
     ) -> pingora::Result<()> {
         if let (Some(edge), Some(address)) = (&self.edge, &listeners.edge) {
-            let mut service = proxy(server, EdgeProxy(edge.clone()), "edge", None);
+            let idle = edge.client_keep_alive();
+            let mut service = proxy(server, EdgeProxy(edge.clone()), "edge", None, idle);
             match shown {
                 Some(shown) => address.listen_tls(&mut service, shown.settings()?),
                 None => address.listen(&mut service),
@@ -177,7 +178,8 @@ impl Proxies {
         }
         for (filter, address) in self.filters.iter().zip(&listeners.filters) {
             let name = filter.name();
-            let mut service = proxy(server, FilterProxy(filter.clone()), name, Some(1));
+            let filter = FilterProxy(filter.clone());
+            let mut service = proxy(server, filter, name, Some(1), CLIENT_KEEP_ALIVE);
             address.listen(&mut service);
             server.add_service(service);
         }
@@ -202,6 +204,7 @@ fn proxy<P>(
     proxy: P,
     name: &str,
     threads: Option<usize>,
+    idle: Duration,
 ) -> Service<pingora::proxy::HttpProxy<P>>
 where
     P: pingora::proxy::ProxyHttp + Send + Sync + 'static,
@@ -209,6 +212,8 @@ where
 {
     let mut options = HttpServerOptions::default();
     options.h2c = true;
+    // Of HTTP/1 connections `bound_idleness` takes care.
+    options.h2_idle_timeout = Some(idle.max(Duration::from_secs(1)));
     let mut service = ProxyServiceBuilder::new(&server.configuration, proxy)
         .name(name)
         .server_options(options)

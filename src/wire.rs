@@ -21,6 +21,7 @@ pub mod request_id;
 pub mod scan;
 pub mod signature;
 pub mod text;
+pub mod trace;
 pub mod verify;
 pub mod worker_body;
 

@@ -28,7 +28,7 @@ use pingora::{
 };
 
 use crate::{
-    config::{Config, WorkerFilterConfig},
+    config::{CLIENT_KEEP_ALIVE, Config, WorkerFilterConfig},
     http::{
         body::{self, Budget, ReadLimits},
         guard,
@@ -159,7 +159,7 @@ impl FilterProxy {
             return Ok(None);
         };
         let limits = ReadLimits {
-            max_body: live.config.limits.max_body,
+            max_body: live.config.limits.max_body.of(endpoint),
             budget: live.config.limits.body_budget,
             deadline: live.config.timeouts.read_body,
         };
@@ -219,7 +219,7 @@ impl ProxyHttp for FilterProxy {
         passage: &mut Passage,
     ) -> Result<()> {
         session.set_pipelining_enabled(true);
-        body::bound_idleness(session);
+        body::bound_idleness(session, CLIENT_KEEP_ALIVE);
         session.set_write_timeout(Some(passage.live.config.timeouts.write));
         Ok(())
     }

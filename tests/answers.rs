@@ -237,7 +237,7 @@ fn words_that_look_like_internal_fields_stay() {
 fn instance_names_are_in_the_debug_headers_and_nowhere_else() {
     let kindred_headers = |answer: &Answer| -> Vec<(String, String)> {
         let headers = answer.headers.iter();
-        let named = headers.filter(|(name, _)| name.starts_with("x-"));
+        let named = headers.filter(|(name, _)| name.starts_with("x-kindred-"));
         named.cloned().collect()
     };
     let final_chat = json!({"model": "m", "messages": [{"role": "user", "content": "final: x"}]});
@@ -271,7 +271,7 @@ fn instance_names_are_in_the_debug_headers_and_nowhere_else() {
 }
 
 #[test]
-fn debug_headers_are_off_by_default_and_never_on_a_refusal() {
+fn debug_headers_are_off_by_default_on_refusals_too() {
     let (fleet, kindred) = started("");
     fleet.workers[1].fault(1, "status=400");
     for expected in [400, 200] {
@@ -279,7 +279,7 @@ fn debug_headers_are_off_by_default_and_never_on_a_refusal() {
         assert_eq!(answer.status, expected, "{}", answer.text());
         let names: Vec<_> = answer.headers.iter().map(|(name, _)| name).collect();
         assert!(
-            !names.iter().any(|name| name.starts_with("x-")),
+            !names.iter().any(|name| name.starts_with("x-kindred-")),
             "{names:?}"
         );
     }

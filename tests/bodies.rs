@@ -5,6 +5,7 @@ mod support;
 
 use std::{io::Write, time::Duration};
 
+use futures_util::StreamExt;
 use kindred::wire::Role;
 use serde_json::{Map, Value, json};
 use support::{
@@ -129,7 +130,7 @@ const CHAT: &str = "/v1/chat/completions";
 #[test]
 fn case_h08_bodies_with_a_content_length_reach_both_workers_whole() {
     let way = Way::with("");
-    for size in SIZES.into_iter().chain([31 * MIB]) {
+    for size in SIZES.into_iter().chain([5 * MIB, 31 * MIB]) {
         let body = body_of(size);
         let answer = way.send(&raw::request(CHAT, &[], &body));
         assert_eq!(answer.status, 200, "{size} bytes: {}", answer.text());
@@ -150,10 +151,12 @@ fn case_h08_chunked_bodies_reach_both_workers_whole() {
             way.assert_passed(&body, &what);
         }
     }
-    let body = body_of(31 * MIB);
-    let answer = way.send(&raw::chunked_request(CHAT, &body, MIB));
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    way.assert_passed(&body, "31 MiB in chunks of 1 MiB");
+    for size in [5 * MIB, 31 * MIB] {
+        let body = body_of(size);
+        let answer = way.send(&raw::chunked_request(CHAT, &body, MIB));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        way.assert_passed(&body, &format!("{size} bytes in chunks of 1 MiB"));
+    }
     way.assert_idle();
 }
 
@@ -315,6 +318,27 @@ async fn http2_bodies_without_a_length_are_taken_to_60_kib_and_refused_above_64(
             assert_eq!(answer["error"]["code"], json!("length_required"));
             assert!(way.context.take().is_empty(), "{what}: refused and sent on");
         }
+    }
+    way.assert_idle();
+}
+
+/// A client that never ends its body gets an answer all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn http2_bodies_without_a_length_that_do_not_end_never_hang() {
+    let way = Way::with("timeouts: {read_body: 1s}");
+    let client = h2c();
+    for (size, status) in [(200, 408), (64 * KIB, 408), (64 * KIB + 1, 411), (MIB, 411)] {
+        let body = body_of(size);
+        let parts: Vec<_> = body.chunks(16 * KIB).map(<[u8]>::to_vec).collect();
+        let parts = futures_util::stream::iter(parts.into_iter().map(Ok::<_, std::io::Error>));
+        let endless = parts.chain(futures_util::stream::pending());
+        let sent = client.post(way.edge.url(CHAT));
+        let sent = sent.body(reqwest::Body::wrap_stream(endless)).send();
+        let answer = sent.await.unwrap();
+        assert_eq!(answer.status(), status, "{size} bytes");
+        let answer: Value = answer.json().await.unwrap();
+        assert!(answer["error"]["message"].is_string(), "{answer}");
+        assert!(way.context.take().is_empty(), "{size} bytes: sent on");
     }
     way.assert_idle();
 }

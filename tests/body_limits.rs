@@ -10,6 +10,7 @@ use support::{
     Kindred, chat, eventually,
     fleet::{self, Fleet},
     raw::{self, Answer},
+    reload,
 };
 
 const KIB: usize = 1024;
@@ -108,6 +109,46 @@ fn the_limit_is_configured_and_holds_to_the_byte_in_every_framing() {
         }
     }
     assert_eq!(fleet.requests(Role::Context).len(), taken);
+    kindred.assert_idle();
+}
+
+#[test]
+fn case_h24_the_limit_is_by_path_and_a_refusal_is_not_to_be_retried() {
+    let limits = "limits: {max_body: {default: 100KiB, /v1/chat/completions: 200KiB}}";
+    let (fleet, kindred) = start(limits);
+    let completion = |size: usize| {
+        let start = r#"{"model":"m","max_tokens":4,"prompt":"hello","user":""#;
+        let room = size - start.len() - 2;
+        format!("{start}{}\"}}", "u".repeat(room)).into_bytes()
+    };
+    type OnPath = fn(&str, &[u8]) -> Vec<u8>;
+    let framings: [OnPath; 2] = [
+        |path, body| raw::request(path, &[], body),
+        |path, body| raw::chunked_request(path, body, 10_000),
+    ];
+    for frame in framings {
+        for (path, limit, body) in [
+            (CHAT, 200 * KIB, &body_of as &dyn Fn(usize) -> Vec<u8>),
+            ("/v1/completions", 100 * KIB, &completion),
+        ] {
+            let answer = raw::send(kindred.edge(), &frame(path, &body(limit)));
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+            let answer = raw::send(kindred.edge(), &frame(path, &body(limit + 1)));
+            let message = assert_error(&answer, 413, "request_too_large");
+            assert!(message.contains(&limit.to_string()), "{path}: {message}");
+            assert!(message.contains("do not retry"), "{message}");
+            assert_eq!(answer.header("retry-after"), None);
+        }
+    }
+    assert_eq!(fleet.requests(Role::Context).len(), 4);
+    // A file with other limits is followed at once.
+    reload::reload(
+        &kindred,
+        &fleet.yaml("limits: {max_body: 50KiB}"),
+        "applied",
+    );
+    let answer = raw::send(kindred.edge(), &raw::request(CHAT, &[], &body_of(60 * KIB)));
+    assert_error(&answer, 413, "request_too_large");
     kindred.assert_idle();
 }
 

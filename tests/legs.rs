@@ -283,13 +283,14 @@ fn no_header_of_the_client_reaches_a_worker() {
     let context = &fleet.requests(Role::Context)[0];
     assert_eq!(
         header_names(context),
-        ["content-length", "content-type", "host"]
+        ["content-length", "content-type", "host", "x-request-id"]
     );
     let generation = &fleet.requests(Role::Generation)[0];
     let expected = [
         "content-length",
         "content-type",
         "host",
+        "x-request-id",
         "x-trtllm-disagg-auth",
     ];
     assert_eq!(header_names(generation), expected);

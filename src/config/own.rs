@@ -3,6 +3,7 @@
 //! Gives every bound and deadline its default and its sensible range. An unknown key in one of
 //! these sections is an error, so that a misspelt protection is never quietly absent.
 
+mod body_limits;
 mod cors;
 mod gateway;
 mod health;
@@ -99,10 +100,16 @@ pub(crate) fn admin(field: Field, report: &mut Report) -> AdminConfig {
 
 /// `limits`.
 pub(crate) fn limits(field: Option<Field>, report: &mut Report) -> Limits {
-    let raw = field
+    let mut raw = field
         .map(|field| raw::LimitsSection::closed(field, report))
         .unwrap_or_default();
     let before = report.errors();
+    let max_body = raw.max_body.take();
+    let at = raw.body_budget.as_ref().or(max_body.as_ref());
+    let at = at.map_or(&raw.at, |field| &field.at).clone();
+    let max_body = max_body.map_or_else(body_limits::default, |field| {
+        body_limits::max_body(field, report)
+    });
     let mut size = |field: &Option<Field>, low, high, default: usize| {
         let field = field.as_ref();
         field
@@ -110,7 +117,7 @@ pub(crate) fn limits(field: Option<Field>, report: &mut Report) -> Limits {
             .unwrap_or(default)
     };
     let limits = Limits {
-        max_body: size(&raw.max_body, KIB, 4 * GIB, 32 << 20),
+        max_body,
         body_budget: size(&raw.body_budget, MIB, 1 << 40, 1 << 30),
         max_answer: size(&raw.max_answer, KIB, 4 * GIB, 64 << 20),
         max_header_bytes: size(&raw.max_header_bytes, KIB, MIB - 1, 32 << 10),
@@ -130,19 +137,12 @@ pub(crate) fn limits(field: Option<Field>, report: &mut Report) -> Limits {
         max_session_id: count(&raw.max_session_id, 8192, limits.max_session_id),
         ..limits
     };
-    if report.errors() == before && limits.body_budget < limits.max_body {
-        small_budget(&raw, report);
+    if report.errors() == before && limits.body_budget < limits.max_body.largest() {
+        let what = "limits.body_budget is smaller than limits.max_body, so the largest body could \
+                    never be read; raise the budget or lower max_body";
+        report.error(&at, what);
     }
     limits
-}
-
-fn small_budget(raw: &raw::LimitsSection, report: &mut Report) {
-    let field = raw.body_budget.as_ref().or(raw.max_body.as_ref());
-    report.error(
-        field.map_or(&raw.at, |field| &field.at),
-        "limits.body_budget is smaller than limits.max_body, so the largest body could never be \
-         read; raise the budget or lower max_body",
-    );
 }
 
 /// `telemetry`.

@@ -11,12 +11,15 @@ use secrecy::SecretString;
 use serde_json::{Map, Value, json};
 
 use super::{
-    AffinityScope, AllowedHeaders, AllowedOrigins, Config, CorsConfig, DiscoveryConfig, EdgeConfig,
-    FleetConfig, FleetsConfig, GatewayConfig, HalfClose, HttpConfig, InstanceNames,
+    AffinityScope, AllowedHeaders, AllowedOrigins, BodyLimits, Config, CorsConfig, DiscoveryConfig,
+    EdgeConfig, FleetConfig, FleetsConfig, GatewayConfig, HalfClose, HttpConfig, InstanceNames,
     KvCacheAwareConfig, Limits, ModelConfig, NewConversationPlacement, RouterConfig, StoreConfig,
     SubagentPolicy, Timeouts, WorkerFilterConfig, raw::field::written_size, secret::MASK,
 };
-use crate::wire::{Role, disagg::ScheduleStyle};
+use crate::wire::{
+    Role,
+    disagg::{Endpoint, ScheduleStyle},
+};
 
 /// The whole of `config`, with its secrets masked.
 pub(super) fn masked(config: &Config) -> String {
@@ -96,6 +99,11 @@ fn edge_keys(edge: &EdgeConfig, file: &mut Map<String, Value>) {
     put(file, "affinity", health::affinity(&edge.affinity.overflow));
     put(file, "health", health::health(&edge.health));
     put(file, "max_retries", edge.max_retries);
+    put(
+        file,
+        "server_keep_alive_timeout",
+        edge.client_keep_alive.as_secs(),
+    );
     put(file, "node_id", edge.node_id);
     put(file, "process_id", edge.process_id);
     let style = match edge.schedule_style {
@@ -337,8 +345,16 @@ fn worker_filter(config: &WorkerFilterConfig) -> Value {
 
 fn limits(limits: &Limits) -> Value {
     let size = |bytes: usize| written_size(bytes as u64);
+    let max_body = limits.max_body;
+    let max_body = if max_body == BodyLimits::all(max_body.largest()) {
+        json!(size(max_body.largest()))
+    } else {
+        let sizes =
+            Endpoint::ALL.map(|each| (each.path().to_owned(), size(max_body.of(each)).into()));
+        Value::Object(sizes.into_iter().collect())
+    };
     json!({
-        "max_body": size(limits.max_body),
+        "max_body": max_body,
         "body_budget": size(limits.body_budget),
         "max_answer": size(limits.max_answer),
         "max_headers": limits.max_headers,

@@ -306,6 +306,15 @@ section! {
 }
 
 section! {
+    /// `limits.max_body` by path.
+    MaxBody {
+        default,
+        chat_completions = "/v1/chat/completions",
+        completions = "/v1/completions",
+    }
+}
+
+section! {
     /// `timeouts`.
     TimeoutsSection {
         connect,
@@ -406,6 +415,7 @@ pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
         KeyFile::KEYS,
         Admin::KEYS,
         LimitsSection::KEYS,
+        MaxBody::KEYS,
         TimeoutsSection::KEYS,
         Tls::KEYS,
         Http::KEYS,

@@ -10,8 +10,10 @@ mod discovery;
 mod fleet;
 mod host;
 
+use std::time::Duration;
+
 use super::{
-    AffinityScope, EdgeConfig,
+    AffinityScope, CLIENT_KEEP_ALIVE, EdgeConfig,
     address::{self, Listener},
     own,
     raw::{self, Field, node::Value},
@@ -40,6 +42,7 @@ pub(crate) fn edge(
     let health = own::health(file.health.take(), report);
     let (hostname, port) = bind(&mut file, wanted, report);
     let retries = file.max_retries.take();
+    let keep_alive = keep_alive(file.server_keep_alive_timeout.take(), report);
     let node_id = host::node_id(file.node_id.take(), report);
     let process_id = file.process_id.take();
     let process_id = host::process_id(process_id, secrets.environment, wanted, report);
@@ -62,6 +65,7 @@ pub(crate) fn edge(
         max_retries: retries
             .and_then(|field| field.integer(report, 0..=u32::MAX))
             .unwrap_or(1),
+        client_keep_alive: keep_alive,
         node_id,
         process_id,
         schedule_style,
@@ -115,6 +119,7 @@ fn describes_edge(file: &raw::File) -> bool {
         &file.conversation_affinity_header_for_subagents,
         &file.subagent_affinity_scope,
         &file.max_retries,
+        &file.server_keep_alive_timeout,
         &file.node_id,
         &file.process_id,
         &file.schedule_style,
@@ -178,6 +183,16 @@ fn schedule_style(field: Option<Field>, report: &mut Report) -> ScheduleStyle {
     }
 }
 
+/// Seconds; `null` is as if it were not there.
+fn keep_alive(field: Option<Field>, report: &mut Report) -> Duration {
+    field
+        .filter(|field| !field.is_null())
+        .and_then(|field| field.integer(report, 0..=u32::MAX))
+        .map_or(CLIENT_KEEP_ALIVE, |seconds| {
+            Duration::from_secs(u64::from(seconds))
+        })
+}
+
 /// Keys that ask for something that Kindred does not do, and without which the answers are the
 /// same.
 fn without_effect(file: &mut raw::File, report: &mut Report) {
@@ -188,7 +203,6 @@ fn without_effect(file: &mut raw::File, report: &mut Report) {
         (file.perf_metrics_max_requests.take(), Some(0)),
         (file.perf_metrics_output_dir.take(), None),
         (file.return_perf_metrics.take(), None),
-        (file.server_keep_alive_timeout.take(), Some(10)),
     ];
     for (field, default) in inert {
         let Some(field) = field else { continue };
@@ -208,9 +222,6 @@ fn why_without_effect(key: &str) -> &'static str {
         }
         "num_workers" => "has no effect here: one process serves on all cores",
         "otlp_config" => "has no effect here yet: no traces are sent",
-        "server_keep_alive_timeout" => {
-            "has no effect here yet: idle client connections are kept as Pingora keeps them"
-        }
         _ => "has no effect here: the figures are on the admin port's /metrics",
     }
 }

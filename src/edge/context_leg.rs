@@ -154,7 +154,8 @@ impl ContextLeg<'_> {
         let body = disagg::context_request(&self.request.view, &params)
             .map_err(|error| Failed::finally(error.into()))?;
         let role = (Role::Context, self.destination.profile);
-        let headers = signing::affinity(self.live, self.request, role, request_id.into());
+        let mut headers = signing::affinity(self.live, self.request, role, request_id.into());
+        headers.extend(self.request.trace.fields());
         let call = Call {
             method: Method::POST,
             address: &instance.address,

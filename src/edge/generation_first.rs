@@ -142,16 +142,9 @@ impl<'u> GenerationFirst<'u, '_> {
             .kv_transfer()
             .map_err(|error| unusable_server_info(error.into()))?;
         let live = self.context.live;
-        Ok(Message {
-            body: body.into(),
-            headers: signing::generation(
-                live,
-                request,
-                request.pool.answering().profile,
-                request_id.into(),
-                &transfer,
-            ),
-        })
+        let profile = request.pool.answering().profile;
+        let signed = signing::generation(live, request, profile, request_id.into(), &transfer);
+        Ok(Message::new(request, body, signed))
     }
 
     /// Reserves an instance for the generation leg, the first time; none is excluded (specification

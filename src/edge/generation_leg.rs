@@ -36,7 +36,7 @@ use crate::{
 /// What is sent to a generation worker, whichever it is.
 pub struct Message {
     pub body: Bytes,
-    /// The signed header fields.
+    /// The signed header fields, and those of the request's id and trace.
     pub headers: Headers,
 }
 
@@ -106,10 +106,7 @@ impl GenerationLeg {
     ) -> Result<Self, Failure> {
         let params = request.conversation_params.as_deref();
         let body = disagg::whole_request(&request.view, request.endpoint, params)?;
-        let message = Message {
-            body: body.into(),
-            headers: Vec::new(),
-        };
+        let message = Message::new(request, body, Vec::new());
         lease.settle(message.body.len());
         Ok(Self::new(live, request, (message, Kind::Free), pick, lease))
     }
@@ -125,10 +122,8 @@ impl GenerationLeg {
         mut lease: Lease,
     ) -> Result<Self, Failure> {
         let params = request.conversation_params.as_deref();
-        let message = Message {
-            body: disagg::aggregated_request(&request.view, params).into(),
-            headers: Vec::new(),
-        };
+        let body = disagg::aggregated_request(&request.view, params);
+        let message = Message::new(request, body, Vec::new());
         lease.settle(message.body.len());
         Self::reserve(live, request, (message, Kind::Free), None, lease)
     }
@@ -304,6 +299,16 @@ impl GenerationLeg {
 }
 
 impl Message {
+    /// A body with its signed header fields, and what else the request's legs carry.
+    pub fn new(request: &Request<'_>, body: impl Into<Bytes>, signed: Headers) -> Self {
+        let mut headers = signed;
+        headers.extend(request.trace.fields());
+        Self {
+            body: body.into(),
+            headers,
+        }
+    }
+
     /// The request that a context answer leads to.
     fn after(live: &Live, request: &Request<'_>, context: &ContextDone) -> Result<Self, Failure> {
         let answer = context.parse()?;
@@ -319,16 +324,9 @@ impl Message {
             .disagg_request_id(context.request_id)
             .map_err(unusable)?;
         let transfer = answer.kv_transfer().map_err(unusable)?;
-        Ok(Self {
-            body: body.into(),
-            headers: signing::generation(
-                live,
-                request,
-                request.pool.answering().profile,
-                request_id,
-                &transfer,
-            ),
-        })
+        let profile = request.pool.answering().profile;
+        let signed = signing::generation(live, request, profile, request_id, &transfer);
+        Ok(Self::new(request, body, signed))
     }
 }
 

@@ -78,13 +78,13 @@ impl Edge {
         };
         plan.route = route(endpoint);
         let admission = request::admit(session, &live)?;
-        let body = request::read(session, &live, &self.budget).await?;
+        let body = request::read(session, &live, endpoint, &self.budget).await?;
         let mut client = Client::new(plan, body.watch);
         let bytes = request::prune(&live, &body.bytes)?;
         let (pool, bytes) = request::find_pool(&live, &bytes)?;
         let head = session.req_header();
-        let mut request =
-            request::resolve(head, &live, endpoint, &admission, (pool.clone(), &bytes))?;
+        let whose = (&admission, &plan.trace);
+        let mut request = request::resolve(head, &live, endpoint, whose, (pool.clone(), &bytes))?;
         plan.understood(&request);
         plan.stream = request.stream;
         client.expects(&request, &live);

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use pingora::{BError, Error, ErrorSource, ErrorType};
 
 use super::{
@@ -21,7 +22,10 @@ use crate::{
         labels::{AnswerMode, FleetLabel, LegResult, Outcome, Route},
         metrics::CountedLeg,
     },
-    wire::headers::{KINDRED_CONTEXT, KINDRED_GENERATION, KINDRED_RANK},
+    wire::{
+        headers::{KINDRED_CONTEXT, KINDRED_GENERATION, KINDRED_RANK},
+        trace::{self, Trace},
+    },
 };
 
 /// One request, from its head to its last byte.
@@ -35,6 +39,8 @@ pub struct Plan {
     /// The context leg, from its first attempt on.
     context_leg: Option<CountedLeg>,
     pub generation: Option<GenerationLeg>,
+    /// The request's id and the trace it belongs to; empty before its head was looked at.
+    pub trace: Arc<Trace>,
     /// Header fields that every answer to this request carries, whoever makes it.
     pub on_every_answer: Vec<(&'static str, String)>,
     /// Whether the client asked for a stream.
@@ -58,6 +64,7 @@ impl Plan {
             context: None,
             context_leg: None,
             generation: None,
+            trace: Arc::default(),
             on_every_answer: Vec::new(),
             stream: false,
             relay: None,
@@ -77,7 +84,18 @@ impl Plan {
         leg.ok_or_else(|| Failure::internal("No generation leg is planned."))
     }
 
-    /// What a worker's answer carries beyond its own header fields.
+    /// The head of the request is in: gives it an id, which every answer then carries.
+    pub fn begins(&mut self, headers: &HeaderMap) {
+        let gateway = self.live.config.gateway.as_ref();
+        let refused = gateway.map_or(&[][..], |gateway| &gateway.prune_headers);
+        let trace = Trace::of(headers, refused);
+        let id = trace.request_id().to_owned();
+        self.on_every_answer.push((trace::REQUEST_ID, id));
+        self.trace = Arc::new(trace);
+    }
+
+    /// What an answer carries beyond its own header fields: what every answer does, and who has
+    /// worked on the request so far.
     pub fn answer_fields(&self) -> Vec<(&'static str, String)> {
         let mut fields = self.debug_headers();
         fields.extend(self.on_every_answer.iter().cloned());
@@ -209,6 +227,7 @@ impl Plan {
             }
         }
         tracing::debug!(
+            request_id = self.trace.request_id(),
             route = self.route.as_str(),
             fleet = self.fleet.as_str(),
             outcome = outcome.as_str(),

@@ -23,6 +23,7 @@ use crate::{
         conversation,
         disagg::{Endpoint, ScheduleStyle},
         prompt::Prompt,
+        trace::Trace,
     },
 };
 
@@ -49,6 +50,8 @@ pub struct Request<'a> {
     pub tokens: Option<Arc<[u32]>>,
     /// `conversation_params` as the workers get them, raw JSON.
     pub conversation_params: Option<Cow<'a, str>>,
+    /// What its legs carry of its id and its trace.
+    pub trace: Arc<Trace>,
 }
 
 impl Request<'_> {
@@ -96,11 +99,12 @@ pub fn admit(session: &mut Session, live: &Live) -> Result<Admission, Failure> {
 pub async fn read(
     session: &mut Session,
     live: &Live,
+    endpoint: Endpoint,
     budget: &Arc<Budget>,
 ) -> Result<Body, Failure> {
     let limits = &live.config.limits;
     let limits = ReadLimits {
-        max_body: limits.max_body,
+        max_body: limits.max_body.of(endpoint),
         budget: limits.body_budget,
         deadline: live.config.timeouts.read_body,
     };
@@ -153,7 +157,7 @@ pub fn resolve<'a>(
     head: &RequestHeader,
     live: &Live,
     endpoint: Endpoint,
-    admission: &Admission,
+    (admission, trace): (&Admission, &Arc<Trace>),
     (pool, body): (Arc<Pool>, &'a [u8]),
 ) -> Result<Request<'a>, Failure> {
     let view = BodyView::parse(body)?;
@@ -184,6 +188,7 @@ pub fn resolve<'a>(
         include_usage: view.include_usage(),
         prompt: Prompt::of(&view),
         tokens: None,
+        trace: trace.clone(),
         view,
     })
 }

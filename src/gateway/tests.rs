@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use super::*;
 use crate::{
     config::{
-        AffinityConfig, AffinityScope, ClientConfig, Draining, EdgeConfig, FleetConfig,
+        AffinityConfig, AffinityScope, BodyLimits, ClientConfig, Draining, EdgeConfig, FleetConfig,
         FleetsConfig, HealthConfig, InstanceNames, Limits, OverflowConfig, RouterConfig,
         TelemetryConfig, Timeouts,
     },
@@ -43,6 +43,7 @@ fn config(parent_header: Option<&str>, gateway: Option<GatewayConfig>) -> Config
             internal_request_auth_keys: vec!["secret".into()],
             max_retries: 1,
             node_id: 0,
+            client_keep_alive: some_time,
             process_id: 0,
             schedule_style: Default::default(),
             allow_request_chat_template: false,
@@ -55,7 +56,7 @@ fn config(parent_header: Option<&str>, gateway: Option<GatewayConfig>) -> Config
         worker_filters: Vec::new(),
         admin: None,
         limits: Limits {
-            max_body: 1 << 20,
+            max_body: BodyLimits::all(1 << 20),
             body_budget: 1 << 30,
             max_answer: 1 << 20,
             max_headers: 100,

@@ -18,7 +18,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::header;
+use http::{Version, header};
 use pingora::proxy::Session;
 
 pub use budget::{Budget, Lease};
@@ -31,8 +31,6 @@ use value_scan::goes_on;
 
 /// What Pingora's retry buffer holds.
 const RETRY_BUFFER: usize = 64 * 1024;
-/// Seconds that a client's connection may be idle between two requests.
-const KEPT_IDLE: u64 = 75;
 
 /// Bounds of one read.
 #[derive(Debug, Clone, Copy)]
@@ -265,17 +263,20 @@ fn declared_length(session: &Session) -> Result<Option<usize>, Failure> {
         .transpose()
 }
 
+/// Whether the client waits to be told to go on; one of HTTP/1.0 does not know how (RFC 9110 section
+/// 10.1.1).
 fn expects_continue(session: &Session) -> bool {
-    session
-        .get_header(header::EXPECT)
-        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+    let head = session.req_header();
+    head.version >= Version::HTTP_11 && head.headers.contains_key(header::EXPECT)
 }
 
-/// Lets a connection that is kept be idle for a bounded time only; Pingora's own default is for ever.
-pub fn bound_idleness(session: &mut Session) {
+/// Lets a connection that is kept be idle for so many whole seconds only, or closes it after the
+/// answer where there are none; Pingora's own default is for ever.
+pub fn bound_idleness(session: &mut Session, idle: Duration) {
     const FOR_EVER: u64 = 0;
     if session.get_keepalive() == Some(FOR_EVER) {
-        session.set_keepalive(Some(KEPT_IDLE));
+        let seconds = idle.as_secs();
+        session.set_keepalive((seconds != FOR_EVER).then_some(seconds));
     }
 }
 

@@ -1,12 +1,11 @@
 //! Refuses requests whose framing or size two HTTP programs could read differently.
 //!
 //! Pingora 0.9.1 accepts a few shapes that it should not (its own list is in RFC 9112 section 6.3
-//! terms): a length beside a transfer coding, a coding other than `chunked`, repeated lengths, and
-//! HTTP/1.1 without `Host`. Nominations in `Connection` that it refuses it refuses only when it
+//! terms): a length beside a transfer coding, a coding other than `chunked`, repeated lengths, lines
+//! without CR, and HTTP/1.1 without `Host`. Nominations in `Connection` that it refuses it refuses only when it
 //! forwards, without an answer and after the context leg. All of them are refused here, before
 //! anything else looks at the request.
 
-use bytes::Bytes;
 use http::{HeaderMap, Method, Version, header};
 use pingora::protocols::http::ServerSession;
 
@@ -16,15 +15,25 @@ use crate::config::Limits;
 /// Most options in `Connection`, over all its copies.
 const MAX_CONNECTION_OPTIONS: usize = 9;
 
-/// Checks the head of a request, before anything else looks at it.
+/// Checks the head of a request, before anything else looks at it. What follows one that is refused
+/// is nobody's request: the connection ends.
 ///
 /// # Errors
 /// 400 for ambiguous framing, 431 for too many or too long header fields, 405 for `TRACE` and
-/// `CONNECT`.
-pub fn check(session: &ServerSession, limits: &Limits) -> Result<(), Failure> {
+/// `CONNECT`, 417 for an expectation that is not known.
+pub fn check(session: &mut ServerSession, limits: &Limits) -> Result<(), Failure> {
+    let checked = check_session(session, limits);
+    if checked.is_err() {
+        session.set_keepalive(None);
+    }
+    checked
+}
+
+fn check_session(session: &ServerSession, limits: &Limits) -> Result<(), Failure> {
     let head = session.req_header();
-    let raw = || Some(session.as_http1()?.get_headers_raw_bytes());
-    check_raw(&head.headers, raw)?;
+    if let Some(http1) = session.as_http1() {
+        check_raw(&head.headers, &http1.get_headers_raw_bytes())?;
+    }
     check_head(&head.method, head.version, &head.headers, limits)
 }
 
@@ -37,6 +46,7 @@ fn check_head(
     check_size(headers, limits)?;
     check_framing(version, headers)?;
     check_connection(headers)?;
+    check_expectations(headers)?;
     if method == Method::TRACE || method == Method::CONNECT {
         return Err(Failure::method_not_allowed("GET, POST"));
     }
@@ -146,9 +156,25 @@ fn check_connection(headers: &HeaderMap) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses a length beside a transfer coding. Pingora takes the length out of the header fields, so
-/// `raw`, the head as it came over HTTP/1, has to be looked at.
-fn check_raw(headers: &HeaderMap, raw: impl FnOnce() -> Option<Bytes>) -> Result<(), Failure> {
+/// The only expectation that is met is to be told to go on (RFC 9110 section 10.1.1).
+fn check_expectations(headers: &HeaderMap) -> Result<(), Failure> {
+    let values = headers.get_all(header::EXPECT).iter();
+    let mut all = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    if all.all(|one| one.trim_ascii().eq_ignore_ascii_case(b"100-continue")) {
+        Ok(())
+    } else {
+        Err(Failure::expectation_failed())
+    }
+}
+
+/// Checks the head as it came over HTTP/1: Pingora takes lines that end with a bare LF for lines, and
+/// takes a length beside a transfer coding out of the header fields.
+fn check_raw(headers: &HeaderMap, raw: &[u8]) -> Result<(), Failure> {
+    let mut lines = raw.split_inclusive(|byte| *byte == b'\n');
+    if !lines.all(|line| line.ends_with(b"\r\n")) {
+        let message = "A line of the request's head does not end with CR LF.";
+        return Err(Failure::bad_request("ambiguous_framing", message));
+    }
     if !headers.contains_key(header::TRANSFER_ENCODING) {
         return Ok(());
     }
@@ -156,8 +182,7 @@ fn check_raw(headers: &HeaderMap, raw: impl FnOnce() -> Option<Bytes>) -> Result
         let name = line.split(|byte| *byte == b':').next();
         name.is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(b"content-length"))
     };
-    let both = raw().is_some_and(|head| head.split(|byte| *byte == b'\n').any(names_a_length));
-    if both {
+    if raw.split(|byte| *byte == b'\n').any(names_a_length) {
         return Err(both_framings());
     }
     Ok(())
@@ -178,10 +203,11 @@ mod tests {
     use http::HeaderName;
 
     use super::*;
+    use crate::config::BodyLimits;
 
     fn limits() -> Limits {
         Limits {
-            max_body: 1,
+            max_body: BodyLimits::all(1),
             body_budget: 1,
             max_answer: 1,
             max_headers: 4,
@@ -279,17 +305,33 @@ mod tests {
     #[test]
     fn a_length_that_was_taken_out_is_found_in_the_head() {
         let mut headers = HeaderMap::new();
-        let check = |headers: &HeaderMap, head: &'static str| {
-            check_raw(headers, || Some(Bytes::from_static(head.as_bytes())))
-                .err()
-                .map(|failure| failure.status)
+        let check = |headers: &HeaderMap, head: &str| {
+            let checked = check_raw(headers, head.as_bytes());
+            checked.err().map(|failure| failure.status)
         };
         let with = "POST / HTTP/1.1\r\nhost: a\r\nContent-Length: 3\r\n\r\n";
         let without = "POST /content-length HTTP/1.1\r\nx: content-length: 3\r\n\r\n";
         assert_eq!(check(&headers, with), None, "there is no coding");
+        for bare in [with.replacen('\r', "", 1), with.replacen("3\r", "3", 1)] {
+            assert_eq!(check(&headers, &bare), Some(400), "{bare:?}");
+        }
         headers.insert(header::TRANSFER_ENCODING, "chunked".parse().unwrap());
         assert_eq!(check(&headers, with), Some(400));
         assert_eq!(check(&headers, without), None);
+    }
+
+    #[test]
+    fn only_one_expectation_is_met() {
+        let of = |value: &str| {
+            let headers = [("host", "a"), ("expect", value)];
+            status(&headers, Version::HTTP_11, Method::POST)
+        };
+        for fine in ["100-continue", "100-Continue", "100-continue, 100-continue"] {
+            assert_eq!(of(fine), None, "{fine}");
+        }
+        for unmet in ["", "200-ok", "100-continue, x", "100-continue=1", "100"] {
+            assert_eq!(of(unmet), Some(417), "{unmet}");
+        }
     }
 
     #[test]

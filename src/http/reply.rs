@@ -173,6 +173,18 @@ impl Failure {
         .header("accept-encoding", "gzip, deflate, br, zstd")
     }
 
+    /// 417: an `Expect` header that cannot be met.
+    pub fn expectation_failed() -> Self {
+        Self::new(
+            417,
+            "invalid_request_error",
+            "expectation_failed",
+            Outcome::ClientError,
+            "The only Expect that is met is 100-continue; leave the header out or send that.",
+        )
+        .param(Some("expect".to_owned()))
+    }
+
     /// 431: too many header fields, or too long ones.
     pub fn headers_too_large(what: impl Into<String>) -> Self {
         Self::new(

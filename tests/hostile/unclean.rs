@@ -7,6 +7,7 @@ use kindred::{
         body::BodyView,
         headers,
         signature::{SigningKey, SigningProfile},
+        trace,
         verify::Verifier,
         worker_body::WorkerBody,
     },
@@ -26,6 +27,7 @@ pub fn unclean(request: &Recorded, role: Role, parent: Option<&str>) -> Vec<Stri
         headers::AFFINITY_AUTH,
         headers::DISAGG_AUTH,
         headers::DATA_PARALLEL_RANK,
+        trace::REQUEST_ID,
     ];
     for (name, value) in &request.headers {
         if !known.contains(&name.to_lowercase().as_str()) {

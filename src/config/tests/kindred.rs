@@ -7,9 +7,10 @@ use sha2::{Digest, Sha256};
 use super::{KEY, bad, edge, good, load, shipped, warned};
 use crate::{
     config::{
-        Config, HalfClose, HttpConfig, NewConversationPlacement, SubagentPolicy, raw, secret::MASK,
+        BodyLimits, Config, HalfClose, HttpConfig, NewConversationPlacement, SubagentPolicy, raw,
+        secret::MASK,
     },
-    wire::Role,
+    wire::{Role, disagg::Endpoint},
 };
 
 #[test]
@@ -390,20 +391,56 @@ fn the_operators_port_is_local_unless_said() {
 }
 
 #[test]
+fn a_body_has_a_bound_on_each_path() {
+    let of = |max_body: &str| {
+        let config = good(&edge(&format!("limits: {{max_body: {max_body}}}")));
+        let again = good(&config.to_yaml_masked()).limits.max_body;
+        assert_eq!(config.limits.max_body, again, "printed and read again");
+        let limits = config.limits.max_body;
+        let of = |endpoint| limits.of(endpoint) >> 20;
+        (of(Endpoint::ChatCompletions), of(Endpoint::Completions))
+    };
+    assert_eq!(good(&edge("")).limits.max_body, BodyLimits::all(32 << 20));
+    for (given, limits) in [
+        ("5MiB", (5, 5)),
+        ("{}", (32, 32)),
+        ("{default: 5MiB}", (5, 5)),
+        ("{/v1/chat/completions: 64MiB}", (64, 32)),
+        ("{default: 1MiB, /v1/completions: 2MiB}", (1, 2)),
+    ] {
+        assert_eq!(of(given), limits, "{given}");
+    }
+    let chat = "limits.max_body./v1/chat/completions";
+    for (given, parts) in [
+        ("{/v1/chat: 1MiB}", ["limits.max_body./v1/chat", "default"]),
+        ("{/v1/chat/completions: 1}", [chat, "between 1KiB"]),
+        ("{/v1/chat/completions: }", [chat, "no value"]),
+        ("{default: many}", ["limits.max_body.default", "32MiB"]),
+        (
+            "{/v1/completions: 2GiB}",
+            ["limits.max_body", "raise the budget"],
+        ),
+        ("[]", ["limits.max_body", "32MiB"]),
+    ] {
+        bad(&edge(&format!("limits: {{max_body: {given}}}")), &parts);
+    }
+}
+
+#[test]
 fn bounds_and_deadlines_have_units_and_ranges() {
     let config = good(&edge(
         "limits: {max_body: 64KiB, max_headers: 5}\ntimeouts: {connect: 250ms}",
     ));
     assert_eq!(
         (config.limits.max_body, config.limits.max_headers),
-        (65_536, 5)
+        (BodyLimits::all(65_536), 5)
     );
     assert_eq!(config.limits.body_budget, 1 << 30);
     assert_eq!(config.timeouts.connect, Duration::from_millis(250));
     assert_eq!(config.timeouts.idle_upstream, Duration::from_secs(4));
     assert_eq!(
         good(&edge("limits: {max_body: 4096}")).limits.max_body,
-        4096
+        BodyLimits::all(4096)
     );
     for (text, parts) in [
         ("timeouts: {connect: 5}", ["timeouts.connect", "no unit"]),

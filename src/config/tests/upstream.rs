@@ -3,7 +3,8 @@
 use super::{KEY, bad, edge, good, key_of, pair, shipped, warned};
 use crate::{
     config::{
-        AffinityScope, ConversationConfig, KvCacheAwareConfig, LoadBalancingConfig, RouterConfig,
+        AffinityScope, Config, ConversationConfig, KvCacheAwareConfig, LoadBalancingConfig,
+        RouterConfig,
     },
     wire::{Role, disagg::ScheduleStyle},
 };
@@ -349,7 +350,6 @@ fn keys_that_do_nothing_here_are_said() {
         "otlp_config: {otlp_traces_endpoint: \"http://o:1\"}",
         "num_workers: 4",
         "disagg_coordinator_url: \"http://h:1\"",
-        "server_keep_alive_timeout: 30",
     ] {
         let name = key.split(':').next().unwrap_or_default();
         warned(&edge(key), &format!("k.yaml:3: {name}: has no effect here"));
@@ -362,6 +362,26 @@ fn keys_that_do_nothing_here_are_said() {
                     otlp_config:\nserver_keep_alive_timeout: 10\ndisagg_cluster: null\n\
                     schedule_style: context_first\n";
     assert!(good(&edge(defaults)).warnings.is_empty());
+}
+
+#[test]
+fn clients_are_kept_as_long_as_the_file_says() {
+    let of = |text: &str| {
+        let config = good(&edge(text));
+        let again = good(&config.to_yaml_masked());
+        let read = |config: Config| config.edge.map(|edge| edge.client_keep_alive.as_secs());
+        let (first, second) = (read(config), read(again));
+        assert_eq!(first, second);
+        first
+    };
+    assert_eq!(of(""), Some(75), "longer than load balancers");
+    assert_eq!(of("server_keep_alive_timeout:"), Some(75));
+    assert_eq!(of("server_keep_alive_timeout: 10"), Some(10));
+    assert_eq!(of("server_keep_alive_timeout: 0"), Some(0));
+    for wrong in ["-1", "10s", "1.5", "[]"] {
+        let text = edge(&format!("server_keep_alive_timeout: {wrong}"));
+        bad(&text, &["k.yaml:3: server_keep_alive_timeout"]);
+    }
 }
 
 #[test]
