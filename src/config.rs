@@ -234,6 +234,8 @@ pub struct GatewayConfig {
     pub clients: Vec<ClientConfig>,
     /// What requests without credentials may do; `None` refuses them with 401.
     pub anonymous: Option<SubagentPolicy>,
+    /// Requests without credentials at once, over all of them; `None` for no bound.
+    pub anonymous_max_in_flight: Option<usize>,
     /// Further headers to remove from every request, lower-case.
     pub prune_headers: Vec<String>,
     /// How many (client, session) pairs are remembered for the `owned` policy.
@@ -252,6 +254,8 @@ pub struct ClientConfig {
     /// SHA-256 digests of the client's API keys.
     pub api_keys: Vec<[u8; 32]>,
     pub subagents: SubagentPolicy,
+    /// Requests of its own at once; `None` for no bound.
+    pub max_in_flight: Option<usize>,
 }
 
 /// Which parents a client's requests may name.
@@ -333,6 +337,29 @@ pub struct Limits {
     pub max_header_bytes: usize,
     /// `limits.max_session_id`, bytes of a session id. Default 512.
     pub max_session_id: usize,
+    /// `limits.max_in_flight`, legs that one fleet serves at once, by role. No bound by default.
+    pub max_in_flight: PlacesByRole,
+    /// `limits.max_waiting`, requests that may wait for a place in one fleet. Default 1024.
+    pub max_waiting: usize,
+}
+
+/// How many legs a fleet of each role serves at once; `None` for no bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PlacesByRole {
+    pub context: Option<usize>,
+    pub generation: Option<usize>,
+    pub aggregated: Option<usize>,
+}
+
+impl PlacesByRole {
+    /// The bound of one role.
+    pub fn of(&self, role: Role) -> Option<usize> {
+        match role {
+            Role::Context => self.context,
+            Role::Generation => self.generation,
+            Role::Aggregated => self.aggregated,
+        }
+    }
 }
 
 /// Deadlines (the design's rule 6).
@@ -342,6 +369,8 @@ pub struct Timeouts {
     pub connect: Duration,
     /// `timeouts.read_body`, the whole body of a client. Default 60 s.
     pub read_body: Duration,
+    /// `timeouts.queue`, the longest wait for a place in a fleet. Default 30 s.
+    pub queue: Duration,
     /// `timeouts.context`, one attempt of the context leg. Default 180 s.
     pub context: Duration,
     /// `timeouts.first_byte`, one attempt of the generation leg until its answer's head is in.

@@ -20,6 +20,7 @@ mod kv_cache;
 mod live;
 mod observe;
 mod orchestrate;
+mod places;
 mod plan;
 mod pool;
 mod probes;

@@ -9,6 +9,7 @@ pub mod breaker;
 pub mod discovery;
 pub mod health;
 pub mod instance;
+pub mod queue;
 
 use std::{
     collections::{HashMap, HashSet},

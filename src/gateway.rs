@@ -118,7 +118,7 @@ impl Boundary {
             None => Arc::new(Lineage::new(config.max_sessions)),
         };
         Self {
-            clients: Clients::new(config),
+            clients: Clients::new(config, previous.map(|previous| &previous.clients)),
             open_routes: config.open_routes.clone(),
             lineage,
         }

@@ -89,7 +89,8 @@ fn order(workers: &[(String, Arc<Control>)], query: &str) -> Result<Value, Strin
             idle: idle.or(now.idle),
         });
     }
-    if let Some(faults) = faults {
+    // A count of 0 withdraws what is pending, and needs no faults.
+    if let Some(faults) = faults.or((count == 0).then(Faults::default)) {
         control.plan(count, faults);
     }
     Ok(json!({"pending": control.pending()}))

@@ -8,6 +8,7 @@ mod cors;
 mod gateway;
 mod health;
 mod http;
+mod places;
 mod timeouts;
 mod tls;
 
@@ -105,6 +106,7 @@ pub(crate) fn limits(field: Option<Field>, report: &mut Report) -> Limits {
         .unwrap_or_default();
     let before = report.errors();
     let max_body = raw.max_body.take();
+    let max_in_flight = places::by_role(raw.max_in_flight.take(), report);
     let at = raw.body_budget.as_ref().or(max_body.as_ref());
     let at = at.map_or(&raw.at, |field| &field.at).clone();
     let max_body = max_body.map_or_else(body_limits::default, |field| {
@@ -123,6 +125,8 @@ pub(crate) fn limits(field: Option<Field>, report: &mut Report) -> Limits {
         max_header_bytes: size(&raw.max_header_bytes, KIB, MIB - 1, 32 << 10),
         max_headers: 100,
         max_session_id: 512,
+        max_in_flight,
+        max_waiting: 1024,
     };
     let mut count = |field: &Option<Field>, high: u32, default: usize| {
         let field = field.as_ref();
@@ -135,6 +139,7 @@ pub(crate) fn limits(field: Option<Field>, report: &mut Report) -> Limits {
         // Pingora reads no more than 256 header fields of a request.
         max_headers: count(&raw.max_headers, 256, limits.max_headers),
         max_session_id: count(&raw.max_session_id, 8192, limits.max_session_id),
+        max_waiting: count(&raw.max_waiting, 1_000_000, limits.max_waiting),
         ..limits
     };
     if report.errors() == before && limits.body_budget < limits.max_body.largest() {

@@ -13,8 +13,9 @@ use serde_json::{Map, Value, json};
 use super::{
     AffinityScope, AllowedHeaders, AllowedOrigins, BodyLimits, Config, CorsConfig, DiscoveryConfig,
     EdgeConfig, FleetConfig, FleetsConfig, GatewayConfig, HalfClose, HttpConfig, InstanceNames,
-    KvCacheAwareConfig, Limits, ModelConfig, NewConversationPlacement, RouterConfig, StoreConfig,
-    SubagentPolicy, Timeouts, WorkerFilterConfig, raw::field::written_size, secret::MASK,
+    KvCacheAwareConfig, Limits, ModelConfig, NewConversationPlacement, PlacesByRole, RouterConfig,
+    StoreConfig, SubagentPolicy, Timeouts, WorkerFilterConfig, raw::field::written_size,
+    secret::MASK,
 };
 use crate::wire::{
     Role,
@@ -254,12 +255,16 @@ fn gateway(config: &GatewayConfig) -> Value {
     if let Some(anonymous) = config.anonymous {
         put(&mut gateway, "anonymous", policy(anonymous));
     }
+    if let Some(most) = config.anonymous_max_in_flight {
+        put(&mut gateway, "anonymous_max_in_flight", most);
+    }
     let clients = config.clients.iter().map(|client| {
         let digests = client.api_keys.iter().map(|digest| hex(digest));
         json!({
             "name": client.name,
             "api_keys_sha256": digests.collect::<Vec<_>>(),
             "subagents": policy(client.subagents),
+            "max_in_flight": client.max_in_flight,
         })
     });
     put(&mut gateway, "clients", clients.collect::<Vec<_>>());
@@ -343,6 +348,15 @@ fn worker_filter(config: &WorkerFilterConfig) -> Value {
     Value::Object(filter)
 }
 
+/// What has no bound is null, and reads so again.
+fn by_role(places: &PlacesByRole) -> Value {
+    json!({
+        "context": places.context,
+        "generation": places.generation,
+        "aggregated": places.aggregated,
+    })
+}
+
 fn limits(limits: &Limits) -> Value {
     let size = |bytes: usize| written_size(bytes as u64);
     let max_body = limits.max_body;
@@ -357,6 +371,8 @@ fn limits(limits: &Limits) -> Value {
         "max_body": max_body,
         "body_budget": size(limits.body_budget),
         "max_answer": size(limits.max_answer),
+        "max_in_flight": by_role(&limits.max_in_flight),
+        "max_waiting": limits.max_waiting,
         "max_headers": limits.max_headers,
         "max_header_bytes": size(limits.max_header_bytes),
         "max_session_id": limits.max_session_id,
@@ -380,6 +396,7 @@ fn timeouts(timeouts: &Timeouts) -> Value {
     json!({
         "connect": written(timeouts.connect),
         "read_body": written(timeouts.read_body),
+        "queue": written(timeouts.queue),
         "context": written(timeouts.context),
         "first_byte": written(timeouts.first_byte),
         "silence": written(timeouts.silence),

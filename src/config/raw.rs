@@ -213,6 +213,7 @@ section! {
     /// `gateway`.
     Gateway {
         anonymous,
+        anonymous_max_in_flight,
         clients,
         prune_headers,
         max_sessions,
@@ -239,6 +240,7 @@ section! {
         name,
         api_keys_sha256,
         subagents,
+        max_in_flight,
     }
 }
 
@@ -302,6 +304,8 @@ section! {
         max_headers,
         max_header_bytes,
         max_session_id,
+        max_in_flight,
+        max_waiting,
     }
 }
 
@@ -315,10 +319,20 @@ section! {
 }
 
 section! {
+    /// `limits.max_in_flight` by role.
+    MaxInFlight {
+        context,
+        generation,
+        aggregated,
+    }
+}
+
+section! {
     /// `timeouts`.
     TimeoutsSection {
         connect,
         read_body,
+        queue,
         context,
         first_byte,
         silence,
@@ -415,6 +429,7 @@ pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
         KeyFile::KEYS,
         Admin::KEYS,
         LimitsSection::KEYS,
+        MaxInFlight::KEYS,
         MaxBody::KEYS,
         TimeoutsSection::KEYS,
         Tls::KEYS,

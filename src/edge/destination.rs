@@ -12,8 +12,11 @@ use std::sync::{
 use arc_swap::ArcSwap;
 
 use crate::{
-    config::{EdgeConfig, FleetConfig},
-    fleet::{Fleet, Rules},
+    config::{EdgeConfig, FleetConfig, Limits},
+    fleet::{
+        Fleet, Rules,
+        queue::{Queue, QueueLimits},
+    },
     routing::{KvCacheAware, Pick, Query, RouteError, Router},
     telemetry::{self, labels::FleetLabel},
     wire::signature::SigningProfile,
@@ -25,6 +28,8 @@ pub struct Destination {
     router: Arc<Router>,
     /// How affinity is signed for its instances.
     pub profile: SigningProfile,
+    /// Who may send a leg there, and who waits.
+    pub queue: Arc<Queue>,
     exported: Arc<Exported>,
 }
 
@@ -39,7 +44,7 @@ impl Destination {
     /// Builds what `settings` describe, taking over whatever of `previous` is still meant. `model` is
     /// the named model that it serves.
     pub fn build(
-        edge: &EdgeConfig,
+        (edge, limits): (&EdgeConfig, &Limits),
         settings: &FleetConfig,
         model: Option<&Arc<str>>,
         previous: Option<&Self>,
@@ -64,10 +69,18 @@ impl Destination {
             None => Arc::new(Router::new(&settings.router)),
         };
         forget_blocks(&router, &fleet, &before);
+        let bounds = QueueLimits {
+            places: limits.max_in_flight.of(settings.role),
+            waiting: limits.max_waiting,
+        };
+        let queue = previous.map(|previous| previous.queue.clone());
+        let queue = queue.unwrap_or_else(|| Arc::new(Queue::new(bounds)));
+        queue.set_limits(bounds);
         let kept = previous.filter(|previous| Arc::ptr_eq(&previous.router, &router));
         Self {
             fleet: ArcSwap::from_pointee(fleet),
             profile: settings.signing_profile,
+            queue,
             exported: kept.map_or_else(Arc::default, |previous| previous.exported.clone()),
             router,
         }

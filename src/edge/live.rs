@@ -57,7 +57,11 @@ impl Live {
         };
         Some(Self {
             gateway: Gateway::rebuild(config, previous.map(|previous| &previous.gateway)),
-            pools: Pools::build(&edge, tokenizers, previous.map(|previous| &previous.pools)),
+            pools: Pools::build(
+                (&edge, &config.limits),
+                tokenizers,
+                previous.map(|previous| &previous.pools),
+            ),
             config: config.clone(),
             keys: SigningKeys::of(&edge.internal_request_auth_keys),
             ids,
@@ -136,6 +140,8 @@ impl Live {
             let by_cache = of_label().filter_map(Destination::kv_cache_aware);
             let blocks = by_cache.map(KvCacheAware::blocks);
             metrics.kv_blocks.get(label).set(gauge(blocks));
+            let waiting = of_label().map(|fleet| fleet.queue.waiting());
+            metrics.legs.waiting.get(label).set(gauge(waiting));
         }
         for destination in self.destinations() {
             destination.export();

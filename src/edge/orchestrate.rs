@@ -16,6 +16,7 @@ use super::{
     generation_leg::GenerationLeg,
     incoming::Incoming,
     live::Live,
+    places,
     plan::Plan,
     pool::{Fleets, Pair},
     request::{self, Request},
@@ -78,6 +79,7 @@ impl Edge {
         };
         plan.route = route(endpoint);
         let admission = request::admit(session, &live)?;
+        plan.places.extend(places::of_client(&admission)?);
         let body = request::read(session, &live, endpoint, &self.budget).await?;
         let mut client = Client::new(plan, body.watch);
         let bytes = request::prune(&live, &body.bytes)?;
@@ -95,8 +97,10 @@ impl Edge {
         }
         let pair = match &pool.fleets {
             Fleets::Disaggregated(pair) => pair,
-            Fleets::Aggregated(_) => {
+            Fleets::Aggregated(destination) => {
                 plan.fleet = FleetLabel::Aggregated;
+                let place = places::in_fleet(session, &mut client, &live, destination, false);
+                plan.places.push(place.await?);
                 let leg = GenerationLeg::aggregated(&live, &request, body.lease)?;
                 plan.generation = Some(leg);
                 return Ok(Next::Generate(body.rest, client));
@@ -104,6 +108,11 @@ impl Edge {
         };
         plan.fleet = FleetLabel::Context;
         if live.edge.schedule_style == ScheduleStyle::GenerationFirst {
+            // In this order everywhere that both are held, so that nobody waits in a circle.
+            for destination in [&pair.generation, &pair.context] {
+                let place = places::in_fleet(session, &mut client, &live, destination, false);
+                plan.places.push(place.await?);
+            }
             plan.context_leg_begins();
             let legs = GenerationFirst {
                 upstreams: &self.upstreams,
@@ -158,6 +167,8 @@ impl Edge {
         match Reserved::make(&live, &request, plan)? {
             Reserved::Nothing => {}
             Reserved::Whole(pick) => {
+                let place = places::in_fleet(session, client, &live, &pair.generation, false);
+                plan.places.push(place.await?);
                 plan.generation = Some(GenerationLeg::whole(&live, &request, pick, lease)?);
                 return Ok(None);
             }
@@ -166,13 +177,17 @@ impl Edge {
                 kept = Some(pick);
             }
         }
+        let place = places::in_fleet(session, client, &live, &pair.context, false).await?;
         plan.context_leg_begins();
         let context = client.attend(session, leg.run()).await??;
+        drop(place);
         plan.context = Some(context.seen.clone());
         if let Some(answer) = context.finished(&request)? {
             return Ok(Some(answer));
         }
         plan.fleet = FleetLabel::Generation;
+        let place = places::in_fleet(session, client, &live, &pair.generation, true).await?;
+        plan.places.push(place);
         let generation = GenerationLeg::plan(&live, &mut request, &context, kept, lease)?;
         plan.generation = Some(generation);
         Ok(None)

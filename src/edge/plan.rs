@@ -16,6 +16,7 @@ use super::{
     request::Request,
 };
 use crate::{
+    fleet::queue::Place,
     http::{in_flight::InFlight, reply::Failure},
     telemetry::{
         self,
@@ -51,6 +52,8 @@ pub struct Plan {
     failure: Option<Failure>,
     started: Instant,
     caches: Arc<KvCaches>,
+    /// Places of the client's and of fleets, given back when the request has ended.
+    pub places: Vec<Place>,
     _in_flight: InFlight,
 }
 
@@ -71,6 +74,7 @@ impl Plan {
             failure: None,
             started: Instant::now(),
             caches,
+            places: Vec::new(),
             _in_flight: in_flight,
         }
     }

@@ -6,7 +6,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use super::{destination::Destination, tokenizer::Tokenizer};
-use crate::config::{EdgeConfig, FleetsConfig, ModelConfig};
+use crate::config::{EdgeConfig, FleetsConfig, Limits, ModelConfig};
 
 /// The fleets that serve one model, or all that have no fleets of their own.
 pub struct Pool {
@@ -35,14 +35,13 @@ pub struct Pair {
 
 impl Pool {
     fn build(
-        edge: &EdgeConfig,
+        settings: (&EdgeConfig, &Limits),
         (model, fleets): (Option<&ModelConfig>, &FleetsConfig),
         tokenizer: Option<Arc<Tokenizer>>,
         previous: Option<&Self>,
     ) -> Self {
         let name = model.map(|model| Arc::from(model.name.as_str()));
-        let build =
-            |settings, previous| Destination::build(edge, settings, name.as_ref(), previous);
+        let build = |fleet, previous| Destination::build(settings, fleet, name.as_ref(), previous);
         let fleets = match fleets {
             FleetsConfig::Disaggregated(config) => {
                 let previous = previous.and_then(Self::pair);
@@ -109,7 +108,7 @@ impl Pools {
     /// Builds what `edge` describes, taking over whatever of `previous` is still meant. `tokenizers`
     /// are in the order of [`EdgeConfig::pools`].
     pub fn build(
-        edge: &EdgeConfig,
+        settings: (&EdgeConfig, &Limits),
         tokenizers: Vec<Option<Arc<Tokenizer>>>,
         previous: Option<&Self>,
     ) -> Self {
@@ -119,13 +118,13 @@ impl Pools {
             unnamed: None,
         };
         let mut tokenizers = tokenizers.into_iter();
-        for (model, fleets) in edge.pools() {
+        for (model, fleets) in settings.0.pools() {
             let at = pools.all.len();
             let name = model.map(|model| model.name.as_str());
             let previous = previous.and_then(|pools| pools.named(name));
             let tokenizer = tokenizers.next().flatten();
             let pool = Pool::build(
-                edge,
+                settings,
                 (model, fleets),
                 tokenizer,
                 previous.map(|pool| &**pool),

@@ -13,6 +13,7 @@ use subtle::{ConditionallySelectable, ConstantTimeEq};
 use super::Refusal;
 use crate::{
     config::{GatewayConfig, SubagentPolicy},
+    fleet::queue::{Queue, QueueLimits},
     telemetry::{
         labels::{AuthenticationOutcome, Outcome},
         metrics,
@@ -38,6 +39,9 @@ pub struct Client {
     pub name: Arc<str>,
     /// Which parents its requests may name.
     pub subagents: SubagentPolicy,
+    /// What bounds its requests at once; nobody waits for one of these places. `None` without a
+    /// `gateway` section.
+    pub places: Option<Arc<Queue>>,
 }
 
 impl Client {
@@ -47,8 +51,13 @@ impl Client {
             id: ClientId::Trusted,
             name: anonymous_name(),
             subagents: SubagentPolicy::Declared,
+            places: None,
         }
     }
+}
+
+fn bound(places: Option<usize>) -> QueueLimits {
+    QueueLimits { places, waiting: 0 }
 }
 
 fn anonymous_name() -> Arc<str> {
@@ -74,8 +83,14 @@ impl fmt::Debug for Clients {
 }
 
 impl Clients {
-    /// The clients that a `gateway` section names.
-    pub fn new(config: &GatewayConfig) -> Self {
+    /// The clients that a `gateway` section names. Those of `previous` keep what they have in flight.
+    pub fn new(config: &GatewayConfig, previous: Option<&Self>) -> Self {
+        let places = |name: Option<&str>, most| {
+            let before = previous.and_then(|clients| clients.named(name)?.places.clone());
+            let places = before.unwrap_or_else(|| Arc::new(Queue::new(bound(most))));
+            places.set_limits(bound(most));
+            Some(places)
+        };
         let numbered = || (0u32..).zip(&config.clients);
         let digests = numbered().flat_map(|(position, client)| {
             let digests = client.api_keys.iter();
@@ -85,6 +100,7 @@ impl Clients {
             id: ClientId::Named(position),
             name: client.name.as_str().into(),
             subagents: client.subagents,
+            places: places(Some(&client.name), client.max_in_flight),
         });
         Self {
             digests: digests.collect(),
@@ -93,7 +109,16 @@ impl Clients {
                 id: ClientId::Anonymous,
                 name: anonymous_name(),
                 subagents,
+                places: places(None, config.anonymous_max_in_flight),
             }),
+        }
+    }
+
+    /// The client of that name; without one whoever needs none.
+    fn named(&self, name: Option<&str>) -> Option<&Client> {
+        match name {
+            Some(name) => self.clients.iter().find(|client| &*client.name == name),
+            None => self.anonymous.as_ref(),
         }
     }
 

@@ -56,6 +56,8 @@ fn config(parent_header: Option<&str>, gateway: Option<GatewayConfig>) -> Config
         worker_filters: Vec::new(),
         admin: None,
         limits: Limits {
+            max_in_flight: Default::default(),
+            max_waiting: 1,
             max_body: BodyLimits::all(1 << 20),
             body_budget: 1 << 30,
             max_answer: 1 << 20,
@@ -64,6 +66,7 @@ fn config(parent_header: Option<&str>, gateway: Option<GatewayConfig>) -> Config
             max_session_id: 16,
         },
         timeouts: Timeouts {
+            queue: some_time,
             connect: some_time,
             read_body: some_time,
             context: some_time,
@@ -89,11 +92,13 @@ fn config(parent_header: Option<&str>, gateway: Option<GatewayConfig>) -> Config
 
 fn clients(policies: &[(&str, SubagentPolicy)]) -> GatewayConfig {
     let client = |(name, subagents): &(&str, SubagentPolicy)| ClientConfig {
+        max_in_flight: None,
         name: (*name).to_owned(),
         api_keys: vec![Sha256::digest(format!("key-of-{name}")).into()],
         subagents: *subagents,
     };
     GatewayConfig {
+        anonymous_max_in_flight: None,
         clients: policies.iter().map(client).collect(),
         anonymous: None,
         prune_headers: vec!["x-codex-parent-thread-id".to_owned()],

@@ -207,6 +207,8 @@ mod tests {
 
     fn limits() -> Limits {
         Limits {
+            max_in_flight: Default::default(),
+            max_waiting: 1,
             max_body: BodyLimits::all(1),
             body_budget: 1,
             max_answer: 1,

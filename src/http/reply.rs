@@ -185,6 +185,12 @@ impl Failure {
         .param(Some("expect".to_owned()))
     }
 
+    /// 429: the client's own limit, not the fleet's.
+    pub fn too_many_requests(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(429, "rate_limit_error", code, Outcome::Overloaded, message)
+            .header("retry-after", "1")
+    }
+
     /// 431: too many header fields, or too long ones.
     pub fn headers_too_large(what: impl Into<String>) -> Self {
         Self::new(

@@ -77,6 +77,18 @@ label! {
 }
 
 label! {
+    /// Why a request got no place to wait or to be served.
+    QueueRefusal as "reason" {
+        /// Too many wait already.
+        Full = "full",
+        /// No place came in time.
+        Deadline = "deadline",
+        /// Its client has as many requests in flight as it may.
+        Client = "client",
+    }
+}
+
+label! {
     /// The fleet that a number is about; of a whole request, the fleet whose leg decided its outcome.
     FleetLabel as "fleet" {
         /// The request ended before a leg, or no single leg decided.

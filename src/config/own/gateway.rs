@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use crate::config::{
     ClientConfig, GatewayConfig, InstanceNames, OwnRoute, SubagentPolicy,
-    own::{name as own_name, sessions},
+    own::{name as own_name, places::places, sessions},
     raw::{self, Field, Section, node::Value},
     report::{Place, Report},
 };
@@ -54,6 +54,7 @@ pub(crate) fn gateway(field: Field, report: &mut Report) -> GatewayConfig {
     }
     GatewayConfig {
         anonymous,
+        anonymous_max_in_flight: places(raw.anonymous_max_in_flight, report),
         clients,
         prune_headers: raw
             .prune_headers
@@ -106,6 +107,7 @@ fn clients(field: Field, report: &mut Report) -> Vec<ClientConfig> {
             name,
             api_keys,
             subagents: subagents.unwrap_or_default(),
+            max_in_flight: places(raw.max_in_flight, report),
         });
     }
     clients

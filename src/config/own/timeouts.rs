@@ -29,6 +29,7 @@ pub(crate) fn timeouts(field: Option<Field>, report: &mut Report) -> Timeouts {
     let timeouts = Timeouts {
         connect: duration(&raw.connect, LEAST, seconds(2)),
         read_body: duration(&raw.read_body, LEAST, seconds(60)),
+        queue: duration(&raw.queue, LEAST, seconds(30)),
         context: duration(&raw.context, LEAST, seconds(180)),
         first_byte: duration(&raw.first_byte, LEAST, silence),
         silence,

@@ -7,8 +7,8 @@ use sha2::{Digest, Sha256};
 use super::{KEY, bad, edge, good, load, shipped, warned};
 use crate::{
     config::{
-        BodyLimits, Config, HalfClose, HttpConfig, NewConversationPlacement, SubagentPolicy, raw,
-        secret::MASK,
+        BodyLimits, Config, HalfClose, HttpConfig, NewConversationPlacement, PlacesByRole,
+        SubagentPolicy, raw, secret::MASK,
     },
     wire::{Role, disagg::Endpoint},
 };
@@ -568,4 +568,33 @@ fn tls_needs_both_of_its_files() {
     );
     let printed = good(&tls("cert_file: c.pem, key_file: k.pem")).to_yaml_masked();
     assert!(printed.contains("cert_file: c.pem"), "{printed}");
+}
+
+#[test]
+fn places_are_bounded_for_all_fleets_or_by_role() {
+    let limits = |text: &str| good(&edge(&format!("limits: {{{text}}}"))).limits;
+    assert_eq!(limits("").max_in_flight, PlacesByRole::default());
+    assert_eq!(limits("").max_waiting, 1024);
+    let all = limits("max_in_flight: 7").max_in_flight;
+    assert_eq!(
+        (all.context, all.generation, all.aggregated),
+        (Some(7), Some(7), Some(7))
+    );
+    let some = limits("max_in_flight: {context: 3, generation: null}").max_in_flight;
+    assert_eq!(
+        (some.context, some.generation, some.aggregated),
+        (Some(3), None, None)
+    );
+    bad(
+        &edge("limits: {max_in_flight: 0}"),
+        &["limits.max_in_flight: is 0"],
+    );
+    bad(
+        &edge("limits: {max_in_flight: {prefill: 1}}"),
+        &[
+            "limits.max_in_flight.prefill: is no key",
+            "context, generation, aggregated",
+        ],
+    );
+    bad(&edge("timeouts: {queue: 0s}"), &["timeouts.queue"]);
 }

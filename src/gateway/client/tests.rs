@@ -7,21 +7,26 @@ fn digest(key: &str) -> [u8; 32] {
 
 fn clients(anonymous: Option<SubagentPolicy>) -> Clients {
     let client = |name: &str, keys: &[&str], subagents| ClientConfig {
+        max_in_flight: None,
         name: name.to_owned(),
         api_keys: keys.iter().map(|key| digest(key)).collect(),
         subagents,
     };
-    Clients::new(&GatewayConfig {
-        clients: vec![
-            client("ada", &["key-a", "key-a2"], SubagentPolicy::Owned),
-            client("ben", &["key-b"], SubagentPolicy::None),
-        ],
-        anonymous,
-        prune_headers: Vec::new(),
-        max_sessions: 100,
-        open_routes: Vec::new(),
-        cluster_info: InstanceNames::Aliases,
-    })
+    Clients::new(
+        &GatewayConfig {
+            anonymous_max_in_flight: None,
+            clients: vec![
+                client("ada", &["key-a", "key-a2"], SubagentPolicy::Owned),
+                client("ben", &["key-b"], SubagentPolicy::None),
+            ],
+            anonymous,
+            prune_headers: Vec::new(),
+            max_sessions: 100,
+            open_routes: Vec::new(),
+            cluster_info: InstanceNames::Aliases,
+        },
+        None,
+    )
 }
 
 fn identify(clients: &Clients, values: &[&[u8]]) -> Result<String, &'static str> {
@@ -101,14 +106,18 @@ fn a_wrong_key_is_not_anonymous() {
 
 #[test]
 fn without_clients_every_key_is_a_placeholder() {
-    let clients = Clients::new(&GatewayConfig {
-        clients: Vec::new(),
-        anonymous: Some(SubagentPolicy::Owned),
-        prune_headers: Vec::new(),
-        max_sessions: 100,
-        open_routes: Vec::new(),
-        cluster_info: InstanceNames::Aliases,
-    });
+    let clients = Clients::new(
+        &GatewayConfig {
+            anonymous_max_in_flight: None,
+            clients: Vec::new(),
+            anonymous: Some(SubagentPolicy::Owned),
+            prune_headers: Vec::new(),
+            max_sessions: 100,
+            open_routes: Vec::new(),
+            cluster_info: InstanceNames::Aliases,
+        },
+        None,
+    );
     assert_eq!(
         identify(&clients, &[b"Bearer EMPTY"]),
         Ok("anonymous".to_owned())

@@ -3,6 +3,7 @@ use crate::config::SubagentPolicy;
 
 fn client(id: ClientId, name: &str) -> Client {
     Client {
+        places: None,
         id,
         name: name.into(),
         subagents: SubagentPolicy::Owned,

@@ -5,8 +5,8 @@
 
 use prometheus::{Histogram, HistogramOpts, Registry, Result};
 
-use super::{CounterBy, HistogramBy, SECONDS, a_fleet, always, metrics};
-use crate::telemetry::labels::{AnswerMode, FleetLabel, LegResult};
+use super::{CounterBy, GaugeBy, HistogramBy, SECONDS, a_fleet, always, metrics};
+use crate::telemetry::labels::{AnswerMode, FleetLabel, LegResult, QueueRefusal};
 
 /// Upper bounds of the buckets of the time between two parts of a stream, seconds.
 const INTERVALS: [f64; 12] = [
@@ -23,6 +23,12 @@ pub struct LegMetrics {
     pub begun: CounterBy<FleetLabel>,
     /// `kindred_legs_ended_total`.
     pub ended: CounterBy<(FleetLabel, LegResult)>,
+    /// `kindred_waiting`: requests that wait for a place in a fleet.
+    pub waiting: GaugeBy<FleetLabel>,
+    /// `kindred_queue_wait_seconds`: how long those that got a place waited for it.
+    pub queue_wait: HistogramBy<FleetLabel>,
+    /// `kindred_queue_refusals_total`: requests that got no place.
+    pub queue_refusals: CounterBy<(FleetLabel, QueueRefusal)>,
     /// `kindred_stream_interval_seconds`: between two parts of a worker's stream.
     pub stream_interval: HistogramBy<FleetLabel>,
 }
@@ -54,6 +60,25 @@ impl LegMetrics {
                 "kindred_legs_ended_total",
                 "Legs that ended, after all their attempts.",
                 |(fleet, _)| a_fleet(fleet),
+            )?,
+            waiting: GaugeBy::gauges(
+                r,
+                "kindred_waiting",
+                "Requests that wait for a place in a fleet.",
+                a_fleet,
+            )?,
+            queue_wait: HistogramBy::histograms(
+                r,
+                "kindred_queue_wait_seconds",
+                "Time that requests waited for a place in a fleet, of those that had to.",
+                &SECONDS,
+                a_fleet,
+            )?,
+            queue_refusals: CounterBy::counters(
+                r,
+                "kindred_queue_refusals_total",
+                "Requests that got no place in a fleet, or none of their client's.",
+                |(fleet, reason)| a_fleet(fleet) != (reason == QueueRefusal::Client),
             )?,
             stream_interval: HistogramBy::histograms(
                 r,
