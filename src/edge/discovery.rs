@@ -65,6 +65,14 @@ impl Discovery {
         result
     }
 
+    /// Begins with what the hosted store has: of another cluster, or while another store was followed,
+    /// more may have come. Nothing comes meanwhile: the store stays locked.
+    fn begin_hosting(&self, prefix: &str) {
+        let store = self.store.lock();
+        let known = store.with_prefix(prefix, Instant::now());
+        self.replace(known.into_iter());
+    }
+
     /// Takes changes of the store over.
     fn take(&self, prefix: &str, changes: &[Change]) {
         let is_worker = |change: &&Change| change.key().starts_with(prefix);
@@ -164,14 +172,7 @@ impl Following {
             StoreConfig::Etcd(endpoints) => etcd::follow(endpoints, &prefix, discovery).await,
             StoreConfig::Hosted => {
                 let mut sweeps = interval(SWEEP);
-                let all = |store: &Store, now| -> Vec<(String, String)> {
-                    let all = store.with_prefix(&prefix, now).into_iter();
-                    all.map(|(key, value)| (key.to_owned(), value.to_owned()))
-                        .collect()
-                };
-                // Of another cluster, or while another store was followed, more may have come.
-                let known = all(&discovery.store.lock(), Instant::now());
-                discovery.replace(known.iter().map(|(key, value)| (&**key, &**value)));
+                discovery.begin_hosting(&prefix);
                 loop {
                     sweeps.tick().await;
                     discovery.with_store(&prefix, |_, _| ((), Vec::new()));

@@ -154,5 +154,10 @@ fn a_token_keeps_strangers_out() {
         assert_eq!(ask(stranger), 403, "{stranger:?}");
     }
     assert_eq!(raw::get(kindred.edge(), "/get?key=k").status, 403);
+    let page = [
+        ("authorization", "Bearer a-token-of-24-characters"),
+        ("origin", "https://page.example"),
+    ];
+    assert_eq!(raw::post(kindred.edge(), "/set", &page, &body).status, 403);
     assert_eq!(ask("Bearer a-token-of-24-characters"), 200);
 }

@@ -43,6 +43,8 @@ async fn listen(
     let options = ConnectOptions::new()
         .with_connect_timeout(PATIENCE)
         .with_keep_alive(KEEP_ALIVE, PATIENCE)
+        // A member that lost its cluster would tell of the past.
+        .with_require_leader(true)
         .with_keep_alive_while_idle(true);
     let mut client = Client::connect(endpoints, Some(options)).await?;
     let all = client.get(prefix, Some(GetOptions::new().with_prefix()));

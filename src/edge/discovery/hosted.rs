@@ -106,6 +106,9 @@ impl Discovery {
 }
 
 fn let_in(config: &DiscoveryConfig, headers: &HeaderMap) -> Result<(), Failure> {
+    if headers.contains_key(header::ORIGIN) {
+        return Err(forbidden("A web page may not announce workers."));
+    }
     let Some(token) = &config.auth_token else {
         return Ok(());
     };
@@ -117,13 +120,14 @@ fn let_in(config: &DiscoveryConfig, headers: &HeaderMap) -> Result<(), Failure> 
     if good {
         return Ok(());
     }
-    Err(Failure::new(
-        403,
-        "permission_error",
-        "forbidden",
-        Outcome::Unauthenticated,
+    Err(forbidden(
         "Workers announce themselves here with the token of disagg_cluster.auth_token.",
     ))
+}
+
+fn forbidden(message: &str) -> Failure {
+    let outcome = Outcome::Unauthenticated;
+    Failure::new(403, "permission_error", "forbidden", outcome, message)
 }
 
 async fn read(session: &mut Session) -> Result<BytesMut, Failure> {

@@ -14,9 +14,9 @@ pub const SWEEP: Duration = Duration::from_secs(1);
 /// A sweep that comes so much too late means that this process stalled.
 const STALL: Duration = Duration::from_secs(1);
 /// Most keys.
-const MOST_KEYS: usize = 65_536;
-/// Bytes of a key and of a value at most.
-const MOST_BYTES: usize = 16 * 1024;
+const MOST_KEYS: usize = 32_768;
+/// Bytes of a key and of a value at most; with the keys they bound the whole store to 256 MiB.
+const MOST_BYTES: usize = 4 * 1024;
 
 /// What is kept under a key.
 #[derive(Debug, Clone)]
@@ -63,7 +63,11 @@ impl Store {
         let there = self.live(key, now).is_some();
         let full = self.entries.len() >= MOST_KEYS && !self.entries.contains_key(key);
         let large = key.len() > MOST_BYTES || value.len() > MOST_BYTES;
-        if there && !overwrite || full || large {
+        if there && !overwrite {
+            self.still_there(key, value, ttl, now);
+            return None;
+        }
+        if full || large {
             return None;
         }
         let entry = Entry {
@@ -75,6 +79,18 @@ impl Store {
             key: key.to_owned(),
             value: value.to_owned(),
         })
+    }
+
+    /// A worker that missed a heartbeat announces itself anew, while its key has not expired yet and is
+    /// not to be overwritten. It is refused as upstream refuses it, and it has shown that it lives.
+    fn still_there(&mut self, key: &str, value: &str, ttl: Option<Duration>, now: Instant) {
+        let entry = self
+            .entries
+            .get_mut(key)
+            .filter(|entry| entry.value == value);
+        if let Some(entry) = entry {
+            entry.expires = ttl.and_then(|ttl| now.checked_add(ttl));
+        }
     }
 
     /// The value of a key.
@@ -203,6 +219,20 @@ mod tests {
             assert!(store.sweep(at(now, second)).is_empty());
         }
         assert_eq!(store.sweep(at(now, 69)).len(), 1);
+    }
+
+    #[test]
+    fn a_worker_that_announces_itself_again_lives_on_though_it_is_refused() {
+        let (mut store, now) = (Store::default(), Instant::now());
+        store.set("k", "1", TTL, false, now);
+        assert_eq!(store.set("k", "1", TTL, false, at(now, 9)), None);
+        assert_eq!(store.get("k", at(now, 18)), Some("1"));
+        assert_eq!(store.set("k", "2", TTL, false, at(now, 18)), None);
+        assert_eq!(
+            store.get("k", at(now, 19)),
+            None,
+            "another value is no sign of life"
+        );
     }
 
     #[test]
