@@ -65,6 +65,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     pub http: HttpConfig,
     pub telemetry: TelemetryConfig,
+    /// The shape of error answers.
+    pub compatibility: Compatibility,
     /// How clients connect to the edge; `None` is without TLS.
     pub tls: Option<TlsConfig>,
     /// What a person should know though the file is usable; printed once at start-up.
@@ -404,12 +406,25 @@ pub struct TlsConfig {
     pub key_file: PathBuf,
 }
 
+/// Whose error answers the edge's look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compatibility {
+    /// `{"error": {"message", "type", "param", "code"}}`.
+    #[default]
+    OpenAi,
+    /// Upstream's edge (specification section 3.4).
+    Trtllm,
+}
+
 /// What an operator sees.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TelemetryConfig {
     /// `telemetry.debug_headers`: answers carry `x-kindred-context`, `x-kindred-generation`,
     /// `x-kindred-rank`.
     pub debug_headers: bool,
+    /// `telemetry.internal_fields`: JSON answers keep the fleet's own fields, such as
+    /// `choices[].disaggregated_params` and `prompt_token_ids`, as upstream's do.
+    pub internal_fields: bool,
     /// `telemetry.log`, a filter such as `info` or `kindred=debug`.
     pub log: String,
 }

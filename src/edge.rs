@@ -246,7 +246,7 @@ impl ProxyHttp for EdgeProxy {
             return Err(plan.fail(failure));
         }
         plan.outcome = Some(failure.outcome);
-        let written = failure.write(session, &plan.answer_fields()).await;
+        let written = plan.tell(session, &failure).await;
         written.map_err(|error| error.into_down())?;
         Ok(true)
     }
@@ -277,7 +277,7 @@ impl ProxyHttp for EdgeProxy {
             0
         } else {
             if !failure.client_is_gone() {
-                let _ = failure.write(session, &plan.answer_fields()).await;
+                let _ = plan.tell(session, &failure).await;
             }
             failure.status
         };

@@ -126,6 +126,7 @@ fn build(mut file: raw::File, secrets: &Secrets<'_>, report: &mut Report) -> Con
     let timeouts = own::timeouts(file.timeouts.take(), report);
     let http = own::http(file.http.take(), report);
     let telemetry = own::telemetry(file.telemetry.take(), report);
+    let compatibility = own::compatibility(file.compatibility.take(), report);
     let tls = own::tls(file.tls.take(), secrets.folder, report);
     let gateway = file.gateway.take().map(|field| own::gateway(field, report));
     let cors = file.cors.take().and_then(|field| own::cors(field, report));
@@ -140,6 +141,7 @@ fn build(mut file: raw::File, secrets: &Secrets<'_>, report: &mut Report) -> Con
         timeouts,
         http,
         telemetry,
+        compatibility,
         tls,
         warnings: Vec::new(),
         origin: PathBuf::new(),

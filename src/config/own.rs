@@ -16,7 +16,7 @@ use crate::config::words::shown;
 use std::net::SocketAddr;
 
 use super::{
-    AdminConfig, Limits, TelemetryConfig,
+    AdminConfig, Compatibility, Limits, TelemetryConfig,
     address::Listener,
     raw::{self, Field, Section},
     report::Report,
@@ -150,6 +150,17 @@ pub(crate) fn limits(field: Option<Field>, report: &mut Report) -> Limits {
     limits
 }
 
+/// `compatibility`.
+pub(crate) fn compatibility(field: Option<Field>, report: &mut Report) -> Compatibility {
+    const WHOSE: [(&str, Compatibility); 2] = [
+        ("openai", Compatibility::OpenAi),
+        ("trtllm", Compatibility::Trtllm),
+    ];
+    let field = field.filter(|field| !field.is_null());
+    let whose = field.and_then(|field| field.choice(report, &WHOSE));
+    whose.unwrap_or_default()
+}
+
 /// `telemetry`.
 pub(crate) fn telemetry(field: Option<Field>, report: &mut Report) -> TelemetryConfig {
     let raw = field
@@ -164,9 +175,12 @@ pub(crate) fn telemetry(field: Option<Field>, report: &mut Report) -> TelemetryC
         report.error(&field.at, what);
         None
     });
+    let internal_fields = raw.internal_fields;
+    let internal_fields = internal_fields.and_then(|field| field.boolean(report));
     let debug_headers = raw.debug_headers.and_then(|field| field.boolean(report));
     TelemetryConfig {
         debug_headers: debug_headers.unwrap_or(false),
+        internal_fields: internal_fields.unwrap_or(false),
         log: log.unwrap_or_else(|| "info".to_owned()),
     }
 }

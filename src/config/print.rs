@@ -11,11 +11,11 @@ use secrecy::SecretString;
 use serde_json::{Map, Value, json};
 
 use super::{
-    AffinityScope, AllowedHeaders, AllowedOrigins, BodyLimits, Config, CorsConfig, DiscoveryConfig,
-    EdgeConfig, FleetConfig, FleetsConfig, GatewayConfig, HalfClose, HttpConfig, InstanceNames,
-    KvCacheAwareConfig, Limits, ModelConfig, NewConversationPlacement, PlacesByRole, RouterConfig,
-    StoreConfig, SubagentPolicy, Timeouts, WorkerFilterConfig, raw::field::written_size,
-    secret::MASK,
+    AffinityScope, AllowedHeaders, AllowedOrigins, BodyLimits, Compatibility, Config, CorsConfig,
+    DiscoveryConfig, EdgeConfig, FleetConfig, FleetsConfig, GatewayConfig, HalfClose, HttpConfig,
+    InstanceNames, KvCacheAwareConfig, Limits, ModelConfig, NewConversationPlacement, PlacesByRole,
+    RouterConfig, StoreConfig, SubagentPolicy, Timeouts, WorkerFilterConfig,
+    raw::field::written_size, secret::MASK,
 };
 use crate::wire::{
     Role,
@@ -50,9 +50,15 @@ pub(super) fn masked(config: &Config) -> String {
     put(&mut file, "http", http(&config.http));
     let telemetry = json!({
         "debug_headers": config.telemetry.debug_headers,
+        "internal_fields": config.telemetry.internal_fields,
         "log": config.telemetry.log,
     });
     put(&mut file, "telemetry", telemetry);
+    let compatibility = match config.compatibility {
+        Compatibility::OpenAi => "openai",
+        Compatibility::Trtllm => "trtllm",
+    };
+    put(&mut file, "compatibility", compatibility);
     if let Some(tls) = &config.tls {
         let section = json!({"cert_file": tls.cert_file, "key_file": tls.key_file});
         put(&mut file, "tls", section);

@@ -104,6 +104,7 @@ section! {
         generation_servers,
         aggregated_servers,
         models,
+        compatibility,
         internal_request_auth_key,
         internal_request_auth_key_file,
         internal_request_auth_keys,
@@ -407,6 +408,7 @@ section! {
     /// `telemetry`.
     Telemetry {
         debug_headers,
+        internal_fields,
         log,
     }
 }

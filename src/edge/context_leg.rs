@@ -201,11 +201,15 @@ impl ContextLeg<'_> {
 
 impl ContextDone {
     /// The client's whole answer, if the context worker's answer is final (specification section 4.2
-    /// step 6). A streaming client gets it as chunks.
+    /// step 6). A streaming client gets it as chunks. `keep` as for [`disagg::client_answer`].
     ///
     /// # Errors
     /// 502 when the answer cannot be used.
-    pub fn finished(&self, request: &Request<'_>) -> Result<Option<FinalAnswer>, Failure> {
+    pub fn finished(
+        &self,
+        request: &Request<'_>,
+        keep: bool,
+    ) -> Result<Option<FinalAnswer>, Failure> {
         let answer = self.parse()?;
         if answer.needs_generation() {
             return Ok(None);
@@ -218,7 +222,7 @@ impl ContextDone {
         } else {
             FinalAnswer {
                 content_type: "application/json",
-                body: disagg::final_answer(&answer).into(),
+                body: disagg::final_answer(&answer, keep).into(),
             }
         }))
     }

@@ -4,7 +4,6 @@
 //! held back of it. A JSON answer goes out once it is whole, so that one that breaks off is a
 //! refusal and no short answer. A stream must never end quietly before it is complete.
 
-use bytes::Bytes;
 use pingora::proxy::Session;
 
 use super::{
@@ -127,7 +126,7 @@ async fn whole(
         held.extend_from_slice(&part);
     }
     call.release().await;
-    let body: Bytes = relay::for_client(held);
+    let body = relay::for_client(held, live.config.telemetry.internal_fields)?;
     let headers = plan.answer_fields();
     relay::answer_head(&mut head, body.len()).map_err(|_| no_head())?;
     reply::insert(&mut head, &headers).map_err(|_| no_head())?;

@@ -118,6 +118,12 @@ pub fn unusable_coding() -> Failure {
     )
 }
 
+/// A generation answer of status 200 that is no JSON object.
+pub fn no_json() -> Failure {
+    let message = "The generation worker's answer is no JSON object.";
+    Failure::bad_gateway("unusable_answer", Outcome::UpstreamError, message)
+}
+
 /// A stream that ended early.
 pub fn broken_stream() -> Failure {
     Failure::bad_gateway(

@@ -182,7 +182,7 @@ impl Edge {
         let context = client.attend(session, leg.run()).await??;
         drop(place);
         plan.context = Some(context.seen.clone());
-        if let Some(answer) = context.finished(&request)? {
+        if let Some(answer) = context.finished(&request, live.config.telemetry.internal_fields)? {
             return Ok(Some(answer));
         }
         plan.fleet = FleetLabel::Generation;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use pingora::{BError, Error, ErrorSource, ErrorType};
+use pingora::{BError, Error, ErrorSource, ErrorType, Result, proxy::Session};
 
 use super::{
     context_leg::ContextSeen,
@@ -96,6 +96,16 @@ impl Plan {
         let id = trace.request_id().to_owned();
         self.on_every_answer.push((trace::REQUEST_ID, id));
         self.trace = Arc::new(trace);
+    }
+
+    /// Writes what is said of a failure, in the shape that the configuration wants.
+    ///
+    /// # Errors
+    /// Pingora's, of a client that cannot be written to.
+    pub async fn tell(&self, session: &mut Session, failure: &Failure) -> Result<()> {
+        let whose = self.live.config.compatibility;
+        let fields = self.answer_fields();
+        failure.write(session, whose, &fields).await
     }
 
     /// What an answer carries beyond its own header fields: what every answer does, and who has

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, Version, header};
 use pingora::{Result, http::ResponseHeader};
 
 use super::{
-    failure::{self, broken_stream},
+    failure::{self, broken_stream, no_json},
     stream::EventScan,
 };
 use crate::{http::reply::Failure, telemetry::labels::Outcome, wire::disagg};
@@ -125,11 +125,15 @@ pub fn answer_head(head: &mut ResponseHeader, length: usize) -> Result<()> {
     head.insert_header(header::CONTENT_LENGTH, length)
 }
 
-/// A worker's JSON answer as the client gets it.
-pub fn for_client(held: Vec<u8>) -> Bytes {
-    match disagg::strip_internal(&held) {
-        Cow::Owned(stripped) => stripped.into(),
-        Cow::Borrowed(_) => held.into(),
+/// A worker's JSON answer as the client gets it; `keep` says that it gets the fleet's own fields too.
+///
+/// # Errors
+/// 502 for a body that is no JSON object.
+pub fn for_client(held: Vec<u8>, keep: bool) -> std::result::Result<Bytes, Failure> {
+    match disagg::client_answer(&held, keep) {
+        Some(Cow::Owned(stripped)) => Ok(stripped.into()),
+        Some(Cow::Borrowed(_)) => Ok(held.into()),
+        None => Err(no_json()),
     }
 }
 

@@ -80,9 +80,11 @@ fn config(parent_header: Option<&str>, gateway: Option<GatewayConfig>) -> Config
             drain: some_time,
         },
         tls: None,
+        compatibility: Default::default(),
         http: Default::default(),
         telemetry: TelemetryConfig {
             debug_headers: false,
+            internal_fields: false,
             log: "info".to_owned(),
         },
         warnings: Vec::new(),

@@ -1,8 +1,10 @@
 //! What a client is told when a worker's answer cannot be relayed.
 //!
-//! Every refusal and failure is a [`Failure`]: a status, an OpenAI-shaped body and the outcome it is
-//! counted as. Messages are for the person who reads them and never hold a worker's address, a
+//! Every refusal and failure is a [`Failure`]: a status, an OpenAI-shaped body (another one where the
+//! configuration wants it) and the outcome it is counted as. Messages are for the person who reads them and never hold a worker's address, a
 //! secret or another client's data.
+
+mod shape;
 
 use bytes::Bytes;
 use http::{Method, Version, header};
@@ -10,7 +12,7 @@ use pingora::{Result, http::ResponseHeader, protocols::http::ServerSession};
 use serde_json::json;
 
 use super::upstream::CallError;
-use crate::{telemetry::labels::Outcome, wire::body::BodyError};
+use crate::{config::Compatibility, telemetry::labels::Outcome, wire::body::BodyError};
 
 /// Why a request does not get a worker's answer.
 #[derive(Debug, Clone, PartialEq)]
@@ -296,10 +298,12 @@ impl Failure {
     pub async fn write(
         &self,
         session: &mut ServerSession,
+        whose: Compatibility,
         further: &[(&'static str, String)],
     ) -> Result<()> {
         let headers = [&self.headers, further].concat();
-        write_json(session, self.status, &headers, Bytes::from(self.body())).await
+        let (status, body) = self.shaped(whose);
+        write_json(session, status, &headers, Bytes::from(body)).await
     }
 }
 

@@ -12,7 +12,7 @@ mod prompt_rule;
 mod refusal;
 
 pub use answer::{AnswerError, ContextAnswer};
-pub use final_answer::{final_answer, final_events, strip_internal};
+pub use final_answer::{client_answer, final_answer, final_events};
 pub use generation_first::{
     ContextEndpoint, GenerationFirstParams, InfoError, generation_first_request,
 };

@@ -7,8 +7,8 @@ use sha2::{Digest, Sha256};
 use super::{KEY, bad, edge, good, load, shipped, warned};
 use crate::{
     config::{
-        BodyLimits, Config, HalfClose, HttpConfig, NewConversationPlacement, PlacesByRole,
-        SubagentPolicy, raw, secret::MASK,
+        BodyLimits, Compatibility, Config, HalfClose, HttpConfig, NewConversationPlacement,
+        PlacesByRole, SubagentPolicy, raw, secret::MASK,
     },
     wire::{Role, disagg::Endpoint},
 };
@@ -597,4 +597,16 @@ fn places_are_bounded_for_all_fleets_or_by_role() {
         ],
     );
     bad(&edge("timeouts: {queue: 0s}"), &["timeouts.queue"]);
+}
+
+#[test]
+fn errors_look_as_openais_unless_the_file_says_otherwise() {
+    let of = |text: &str| good(&edge(text)).compatibility;
+    assert_eq!(of(""), Compatibility::OpenAi);
+    assert_eq!(of("compatibility: openai"), Compatibility::OpenAi);
+    assert_eq!(of("compatibility: TRTLLM"), Compatibility::Trtllm);
+    bad(
+        &edge("compatibility: trt"),
+        &["k.yaml:3: compatibility: is trt; use one of openai, trtllm"],
+    );
 }

@@ -6,25 +6,19 @@
 
 use std::borrow::Cow;
 
-use memchr::memmem;
-
 use super::super::{object::Object, pruning::PROMPT_TOKEN_IDS_B64};
 use super::{ContextAnswer, Endpoint, objects};
 
 const PROMPT_TOKEN_IDS: &str = "prompt_token_ids";
 const PARAMS: &str = "disaggregated_params";
 
-/// A worker's JSON answer without the fields that are the fleet's own; borrowed where it has none.
-///
-/// Every other byte stays. A body that is no JSON object of choices is given back as it is.
-pub fn strip_internal(body: &[u8]) -> Cow<'_, [u8]> {
-    let has = |name: &str| memmem::find(body, name.as_bytes()).is_some();
-    if !has(PARAMS) && !has(PROMPT_TOKEN_IDS) {
-        return Cow::Borrowed(body);
-    }
-    let object = std::str::from_utf8(body).ok().map(Object::parse);
-    let stripped = object.and_then(|object| stripped(&object.ok()?));
-    stripped.map_or(Cow::Borrowed(body), Cow::Owned)
+/// A worker's JSON answer as a client gets it: without the fields that are the fleet's own, unless
+/// `keep` says that it gets those too. Every other byte stays. `None` for a body that is no JSON object,
+/// of which nobody can say what it holds.
+pub fn client_answer(body: &[u8], keep: bool) -> Option<Cow<'_, [u8]>> {
+    let object = Object::parse(std::str::from_utf8(body).ok()?).ok()?;
+    let stripped = stripped(&object).filter(|_| !keep);
+    Some(stripped.map_or(Cow::Borrowed(body), Cow::Owned))
 }
 
 fn stripped(answer: &Object) -> Option<Vec<u8>> {
@@ -60,9 +54,11 @@ fn stripped_choices(raw: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// The answer for a client that waits for one JSON body, where generation is skipped.
-pub fn final_answer(answer: &ContextAnswer) -> Vec<u8> {
-    strip_internal(answer.object().source().as_bytes()).into_owned()
+/// The answer for a client that waits for one JSON body, where generation is skipped; `keep` as for
+/// [`client_answer`].
+pub fn final_answer(answer: &ContextAnswer, keep: bool) -> Vec<u8> {
+    let stripped = stripped(answer.object()).filter(|_| !keep);
+    stripped.unwrap_or_else(|| answer.object().source().as_bytes().to_vec())
 }
 
 /// The answer as server-sent events for a streaming client, where generation is skipped.

@@ -311,27 +311,45 @@ mod towards_the_client {
         let body = r#"{ "choices": [ {"index":0, "disaggregated_params":{"a":1}, "text":"\u00e9"} , {"index":1}],
  "prompt_token_ids":[1], "prompt_token_ids_b64":null, "usage": {} }"#;
         assert_eq!(
-            text(strip_internal(body.as_bytes()).into_owned()),
+            text(
+                client_answer(body.as_bytes(), false)
+                    .expect("JSON")
+                    .into_owned()
+            ),
             "{ \"choices\": [ {\"index\":0, \"text\":\"\\u00e9\"} , {\"index\":1}], \"usage\": {} }"
         );
     }
 
     #[test]
     fn answers_without_them_are_not_copied() {
-        for body in [
-            r#"{"choices":[{"text":"say disaggregated_params"}]}"#,
-            "{}",
-            "not JSON with prompt_token_ids",
-            "[\"prompt_token_ids\"]",
-        ] {
-            let stripped = strip_internal(body.as_bytes());
-            assert!(matches!(stripped, std::borrow::Cow::Borrowed(_)), "{body}");
-            assert_eq!(stripped, body.as_bytes());
+        for body in [r#"{"choices":[{"text":"say disaggregated_params"}]}"#, "{}"] {
+            let told = client_answer(body.as_bytes(), false).expect("JSON");
+            assert!(matches!(told, std::borrow::Cow::Borrowed(_)), "{body}");
+            assert_eq!(told, body.as_bytes());
         }
-        assert_eq!(
-            strip_internal(b"\xff prompt_token_ids"),
-            &b"\xff prompt_token_ids"[..]
-        );
+    }
+
+    #[test]
+    fn answers_keep_everything_where_that_is_wanted() {
+        let body = r#"{"choices":[{"disaggregated_params":{}}],"prompt_token_ids":[1]}"#;
+        let told = client_answer(body.as_bytes(), true).expect("JSON");
+        assert_eq!(told, body.as_bytes());
+    }
+
+    #[test]
+    fn what_is_no_object_is_no_answer() {
+        let cut = r#"{"choices":[{"disaggregated_params":{"a":"#;
+        for body in [
+            &b"[\"prompt_token_ids\"]"[..],
+            b"not JSON",
+            b"\xff",
+            b"",
+            cut.as_bytes(),
+        ] {
+            for keep in [false, true] {
+                assert_eq!(client_answer(body, keep), None, "{body:?}");
+            }
+        }
     }
 
     /// The data of each event.
@@ -419,7 +437,7 @@ mod towards_the_client {
         );
         let answer = ContextAnswer::parse(answer.as_bytes()).expect("an answer");
         assert!(!answer.needs_generation());
-        let body = parsed(&final_answer(&answer));
+        let body = parsed(&final_answer(&answer, false));
         assert_eq!(
             body["choices"],
             json!([{"index": 0, "finish_reason": "stop"}])
