@@ -241,11 +241,10 @@ fn a_reload_with_a_bad_certificate_or_without_tls_changes_nothing() {
     );
     reload(&kindred, &fleet.yaml(""), "rejected");
     assert_eq!(reloads(&kindred, "applied"), 0.0);
-    assert!(
-        kindred
-            .log()
-            .contains("tls (with or without) cannot change while running")
-    );
+    let why = "tls (with or without) cannot change while running";
+    eventually("the log says why", || {
+        kindred.log().contains(why).then_some(())
+    });
     let trusted = certificates.path("a.crt");
     assert!(
         run(curl(&kindred, &trusted, &body(false), &[]))

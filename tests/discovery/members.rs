@@ -191,11 +191,10 @@ fn announcements_that_are_none_change_nothing() {
             .map(Vec::len),
         Some(1)
     );
-    assert!(
-        kindred
-            .log()
-            .contains("neither CONTEXT (0) nor GENERATION (1)")
-    );
+    let why = "neither CONTEXT (0) nor GENERATION (1)";
+    eventually("the log says why", || {
+        kindred.log().contains(why).then_some(())
+    });
 }
 
 #[test]

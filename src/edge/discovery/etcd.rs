@@ -6,14 +6,19 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use etcd_client::{Client, ConnectOptions, Error, EventType, GetOptions, KeyValue, WatchOptions};
-use tokio::time::sleep;
+use etcd_client::{
+    Client, ConnectOptions, Error, Event, EventType, GetOptions, KeyValue, WatchOptions,
+    WatchStream,
+};
+use tokio::time::{sleep, timeout};
 
 use super::Discovery;
 use crate::fleet::discovery::store::Change;
 
 /// How long a connection and an answer are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a watch may be quiet before it is asked whether it is one still.
+const QUIET: Duration = Duration::from_secs(10);
 /// How often a quiet connection is tried.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// Wait before beginning anew; doubled each time in a row.
@@ -40,6 +45,33 @@ async fn listen(
     discovery: &Discovery,
     failures: &mut u32,
 ) -> Result<Infallible, Error> {
+    let mut changes = in_time(begin(endpoints, prefix, discovery)).await?;
+    *failures = 0;
+    loop {
+        let message = match timeout(QUIET, changes.message()).await {
+            Ok(message) => message?,
+            // A watch that nothing comes of may be one that nobody serves any more.
+            Err(_) => {
+                in_time(changes.request_progress()).await?;
+                in_time(changes.message()).await?
+            }
+        };
+        let message = message.ok_or_else(|| lost("it ended the watch"))?;
+        if message.canceled() {
+            // Its history may have been compacted beyond the revision.
+            return Err(lost(message.cancel_reason()));
+        }
+        let changed: Vec<Change> = message.events().iter().filter_map(change).collect();
+        discovery.take(prefix, &changed);
+    }
+}
+
+/// Takes everything over, and watches what changes from then on.
+async fn begin(
+    endpoints: &[String],
+    prefix: &str,
+    discovery: &Discovery,
+) -> Result<WatchStream, Error> {
     let options = ConnectOptions::new()
         .with_connect_timeout(PATIENCE)
         .with_keep_alive(KEEP_ALIVE, PATIENCE)
@@ -47,37 +79,28 @@ async fn listen(
         .with_require_leader(true)
         .with_keep_alive_while_idle(true);
     let mut client = Client::connect(endpoints, Some(options)).await?;
-    let all = client.get(prefix, Some(GetOptions::new().with_prefix()));
-    let all = tokio::time::timeout(PATIENCE, all);
-    let all = all.await.map_err(|_| lost("it does not answer"))??;
+    let options = GetOptions::new().with_prefix();
+    let all = client.get(prefix, Some(options)).await?;
     discovery.replace(all.kvs().iter().filter_map(pair));
-    *failures = 0;
     let revision = all.header().map_or(0, |header| header.revision());
     let options = WatchOptions::new()
         .with_prefix()
         .with_start_revision(revision + 1);
-    let mut changes = client.watch(prefix, Some(options)).await?;
-    while let Some(message) = changes.message().await? {
-        if message.canceled() {
-            // Its history may have been compacted beyond the revision.
-            return Err(lost(message.cancel_reason()));
-        }
-        let events = message.events().iter();
-        let changed = events.filter_map(|event| {
-            let (key, value) = pair(event.kv()?)?;
-            Some(match event.event_type() {
-                EventType::Put => Change::Set {
-                    key: key.to_owned(),
-                    value: value.to_owned(),
-                },
-                EventType::Delete => Change::Removed {
-                    key: key.to_owned(),
-                },
-            })
-        });
-        discovery.take(prefix, &changed.collect::<Vec<_>>());
-    }
-    Err(lost("it ended the watch"))
+    client.watch(prefix, Some(options)).await
+}
+
+async fn in_time<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let done = timeout(PATIENCE, work).await;
+    done.unwrap_or_else(|_| Err(lost("it does not answer")))
+}
+
+fn change(event: &Event) -> Option<Change> {
+    let (key, value) = pair(event.kv()?)?;
+    let (key, value) = (key.to_owned(), value.to_owned());
+    Some(match event.event_type() {
+        EventType::Put => Change::Set { key, value },
+        EventType::Delete => Change::Removed { key },
+    })
 }
 
 /// A key and its value, if both are text.
