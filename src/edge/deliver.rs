@@ -45,7 +45,7 @@ pub async fn deliver(
             whole(session, plan, incoming, client, &live).await
         }
         Relay::Coded if reply::has_begun(session) => Err(unusable_coding()),
-        Relay::Events(_) | Relay::Coded => {
+        Relay::Events(..) | Relay::Coded => {
             client.answered();
             plan.relay = Some(relay);
             stream(session, plan, incoming, client).await
@@ -64,6 +64,7 @@ async fn stream(
         mut head,
         mut early,
     } = incoming;
+    let live = plan.live.clone();
     let headers = plan.answer_fields();
     relay::stream_head(&mut head).map_err(|_| no_head())?;
     reply::insert(&mut head, &headers).map_err(|_| no_head())?;
@@ -79,9 +80,11 @@ async fn stream(
         };
         let whole = match part {
             Ok(Some(part)) => {
-                relay.pass(&part);
                 leg.part_came();
-                client.write(session, Some(part), false).await?;
+                let part = relay.pass(part, &live);
+                if !part.is_empty() {
+                    client.write(session, Some(part), false).await?;
+                }
                 continue;
             }
             Ok(None) if relay.may_end() => true,

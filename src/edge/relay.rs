@@ -12,7 +12,8 @@ use pingora::{Result, http::ResponseHeader};
 
 use super::{
     failure::{self, broken_stream, no_json},
-    stream::EventScan,
+    live::Live,
+    stream::{EventScan, errors::ErrorLines},
 };
 use crate::{http::reply::Failure, telemetry::labels::Outcome, wire::disagg};
 
@@ -26,8 +27,8 @@ const FOR_CLIENTS: [HeaderName; 4] = [
 
 /// What the body is.
 pub enum Relay {
-    /// Events, which pass unchanged.
-    Events(EventScan),
+    /// Events, which pass unchanged but for a worker's own errors.
+    Events(EventScan, ErrorLines),
     /// Events in a content coding, which pass unchanged and unread.
     Coded,
     /// JSON, which is held until it is whole.
@@ -44,43 +45,46 @@ impl Relay {
             return Err(failure::other_kind(stream));
         }
         match coding(&head.headers) {
-            None if stream => Ok(Self::Events(EventScan::default())),
+            None if stream => Ok(Self::Events(EventScan::default(), ErrorLines::default())),
             None => Ok(Self::Answer),
             Some(coding) if stream && takes(client, coding) => Ok(Self::Coded),
             Some(_) => Err(failure::unusable_coding()),
         }
     }
 
-    /// Part of the body on its way to the client.
-    pub fn pass(&mut self, part: &[u8]) {
-        if let Self::Events(scan) = self {
-            scan.pass(part);
-        }
+    /// Part of the body on its way to the client, as it goes on.
+    pub fn pass(&mut self, part: Bytes, live: &Live) -> Bytes {
+        let Self::Events(scan, errors) = self else {
+            return part;
+        };
+        let part = errors.pass(part, |said| failure::for_client(live, said));
+        scan.pass(&part);
+        part
     }
 
     /// Whether nothing is missing if the body ends here. Of a coded stream that is not known; its
     /// framing tells.
     pub fn may_end(&self) -> bool {
         match self {
-            Self::Events(scan) => scan.is_complete(),
+            Self::Events(scan, _) => scan.is_complete(),
             Self::Coded | Self::Answer => true,
         }
     }
 
     /// Whether a worker that breaks off here has said all the same what it had to say.
     pub fn is_complete(&self) -> bool {
-        matches!(self, Self::Events(scan) if scan.is_complete())
+        matches!(self, Self::Events(scan, _) if scan.is_complete())
     }
 
     /// Whether a comment may go in here.
     pub fn may_beat(&self) -> bool {
-        matches!(self, Self::Events(scan) if scan.at_boundary() && !scan.is_complete())
+        matches!(self, Self::Events(scan, _) if scan.at_boundary() && !scan.is_complete())
     }
 
     /// How a request ended whose body came to its end.
     pub fn outcome(&self) -> Outcome {
         match self {
-            Self::Events(scan) if scan.has_failed() => Outcome::UpstreamError,
+            Self::Events(scan, _) if scan.has_failed() => Outcome::UpstreamError,
             _ => Outcome::Ok,
         }
     }
@@ -89,7 +93,7 @@ impl Relay {
     /// of it nothing can be added that a decoder would read, so its connection ends visibly.
     pub fn break_off(&self, failure: &Failure) -> Option<Bytes> {
         match self {
-            Self::Events(scan) => Some(scan.append(&failure.event()).into()),
+            Self::Events(scan, _) => Some(scan.append(&failure.event()).into()),
             Self::Coded | Self::Answer => None,
         }
     }

@@ -4,6 +4,8 @@
 //! whether the worker itself told an error in it. It holds no event and delays no byte; whatever is
 //! added to a stream goes in where it says.
 
+pub mod errors;
+
 use memchr::memchr2;
 
 /// Bytes of a line that are looked at: enough for what is looked for, with some white space.

@@ -19,6 +19,15 @@ const DATA: &str = "(...)";
 const LONGEST: usize = 2048;
 /// A run of base64 from this length on is data.
 const LONG_RUN: usize = 64;
+/// Names of data, which is data however short it is.
+const NAMES: [&str; 4] = [
+    "encoded_opaque_state",
+    "ctx_info_endpoint",
+    "prompt_token_ids_b64",
+    "prompt_token_ids",
+];
+/// Ends of host names that are nobody's but a cluster's.
+const CLUSTER: [&str; 5] = [".svc", ".local", ".internal", ".lan", ".cluster"];
 /// A list of so many numbers is data.
 const MANY_NUMBERS: usize = 8;
 
@@ -36,7 +45,7 @@ fn without_data(said: &str) -> String {
     let mut told = String::with_capacity(said.len());
     let mut rest = said;
     while let Some(first) = rest.chars().next() {
-        let list = number_list(rest);
+        let list = keyed(rest).or_else(|| number_list(rest, told.chars().next_back()));
         let run = rest.len() - rest.trim_start_matches(is_base64).len();
         let (taken, shown) = match (list, run) {
             (Some(length), _) => (length, DATA),
@@ -55,17 +64,49 @@ fn is_base64(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=' | '_' | '-')
 }
 
-/// The length of a long list of numbers at the beginning of `text`, whole or cut.
-fn number_list(text: &str) -> Option<usize> {
-    let inside = text.strip_prefix('[')?;
+/// The length of a name that only the fleet uses and of what is said of it, at the beginning of `text`.
+fn keyed(text: &str) -> Option<usize> {
+    let name = NAMES.iter().find(|name| text.starts_with(**name))?;
+    let after = text.get(name.len()..)?;
+    let value = after.trim_start_matches(['"', '\'', ' ', ':', '=']);
+    // A sentence about the field says nothing of it.
+    if !after.get(..after.len() - value.len())?.contains([':', '=']) {
+        return None;
+    }
+    let left = match value.strip_prefix(['[', '(', '{']) {
+        Some(inside) => {
+            let end = inside
+                .find([']', ')', '}'])
+                .map_or(inside.len(), |end| end + 1);
+            inside.get(end..)?
+        }
+        None => value.trim_start_matches(|c: char| !c.is_whitespace() && !",;\"'}])".contains(c)),
+    };
+    Some(text.len() - left.len())
+}
+
+/// The length of a long list of numbers at the beginning of `text`, whole or cut. One without brackets
+/// does not begin within a word.
+fn number_list(text: &str, before: Option<char>) -> Option<usize> {
+    let open = text.starts_with(['[', '(']);
+    let inside = text.strip_prefix(['[', '(']).unwrap_or(text);
+    let begins = |c: char| c.is_ascii_digit() || c == '-';
+    if !open && (before.is_some_and(char::is_alphanumeric) || !inside.starts_with(begins)) {
+        return None;
+    }
     let of_list = |c: char| c.is_ascii_digit() || matches!(c, ',' | ' ' | '-' | '.' | '\n');
     let after = inside.trim_start_matches(of_list);
     let list = inside.strip_suffix(after)?;
-    let numbers = list
-        .split(',')
-        .filter(|part| part.contains(|c: char| c.is_ascii_digit()));
-    let closed = usize::from(after.starts_with(']'));
-    (numbers.count() >= MANY_NUMBERS).then_some(1 + list.len() + closed)
+    let list = if open {
+        list
+    } else {
+        list.trim_end_matches([' ', '.', '\n', ',', '-'])
+    };
+    let numbers = list.split(',');
+    let numbers = numbers.filter(|part| part.contains(|c: char| c.is_ascii_digit()));
+    let closed = usize::from(open && after.starts_with([']', ')']));
+    let length = usize::from(open) + list.len() + closed;
+    (numbers.count() >= MANY_NUMBERS).then_some(length)
 }
 
 /// With aliases for the addresses of instances, and without any other.
@@ -127,7 +168,15 @@ fn name(fleets: &[Arc<Fleet>], word: &str, in_url: bool) -> Option<String> {
         .strip_prefix('[')
         .and_then(|word| word.strip_suffix(']'));
     let is_ip = is_ip || bracketed.is_some_and(|word| word.parse::<IpAddr>().is_ok());
-    (in_url || is_ip || telling && is_host.is_some()).then(|| ADDRESS.to_owned())
+    let has_port = word.split_once(':').is_some_and(|(host, port)| {
+        let digits = (2..=5).contains(&port.len()) && port.bytes().all(|b| b.is_ascii_digit());
+        let named = host.contains(|c: char| c.is_ascii_alphabetic());
+        digits && named && (telling || host.eq_ignore_ascii_case("localhost"))
+    });
+    let lower = host.to_ascii_lowercase();
+    let of_cluster = CLUSTER.iter().any(|end| lower.ends_with(end));
+    let address = in_url || is_ip || has_port || of_cluster || telling && is_host.is_some();
+    address.then(|| ADDRESS.to_owned())
 }
 
 #[cfg(test)]
@@ -178,6 +227,8 @@ mod tests {
                 "to (address), (address) and (address)",
             ),
             ("gen-1:9999 gen-1", "(address) (address)"),
+            ("my-gen-1:80, ctx-worker:8001", "(address), (address)"),
+            ("localhost:8001 ctx-1.pool.svc", "(address) (address)"),
             ("tcp://node7.cluster.local:1/x", "tcp://(address)/x"),
             ("http://user:secret@host/x", "http://(address)@(address)/x"),
         ] {
@@ -190,7 +241,7 @@ mod tests {
         for said in [
             "",
             "Requested 40000 tokens: at most 32768 fit (see max_num_tokens).",
-            "my-gen-1:80 gen-10 ctx_0x :80 a:80:",
+            "gen-10 ctx_0x :80 a:80: step 7:30 localhost",
             "the worker is busy, so is localhost",
             "'n' must be 1, 2 or [3, 4]; temperature 0.7; v1.4.0rc2; at 10:30:00",
             "messages[0].content: Field required [type=missing]",
@@ -209,7 +260,24 @@ mod tests {
         );
         let ids: Vec<String> = (0..500).map(|id| id.to_string()).collect();
         let list = format!("prompt_token_ids=[{}] is long", ids.join(", "));
-        masked(&list, "prompt_token_ids=(...) is long");
+        masked(&list, "(...) is long");
+        let plain = list.replace("prompt_token_ids", "ids");
+        masked(&plain, "ids=(...) is long");
+        for (said, told) in [
+            (
+                "bad encoded_opaque_state=QUJDREVGRw== here",
+                "bad (...) here",
+            ),
+            (
+                "{\"ctx_info_endpoint\": \"tcp://c:1\", \"a\": 1}",
+                "{\"(...)\", \"a\": 1}",
+            ),
+            ("prompt_token_ids: [1, 2, 3], n=2", "(...), n=2"),
+            ("ids (1,2,3,4,5,6,7,8,9)!", "ids (...)!"),
+            ("ids 1, 2, 3, 4, 5, 6, 7, 8, 9. Why", "ids (...). Why"),
+        ] {
+            masked(said, told);
+        }
         let cut = format!("[{}", ids.join(","));
         masked(&cut, "(...)");
         let long = mask(&[], &"word ".repeat(1000));

@@ -30,7 +30,7 @@ impl Failure {
         let detail = |text: &str| json!({ "detail": text });
         let internal = |text: &str| (500, detail(&format!("{INTERNAL} {text}")));
         match (self.status, self.code) {
-            (400, "invalid_body") if self.param.as_deref() == Some("prompt") => internal(
+            (400, "invalid_body") if self.is_of_several_prompts() => internal(
                 "Disaggregated server currently only supports single string prompt or list of \
                  integers in request",
             ),
@@ -42,6 +42,13 @@ impl Failure {
             (500 | 502 | 504, _) => internal(message),
             (status, _) => (status, detail(message)),
         }
+    }
+}
+
+impl Failure {
+    /// Upstream's models accept several prompts, and its edge does not.
+    fn is_of_several_prompts(&self) -> bool {
+        self.param.as_deref() == Some("prompt") && self.message.contains("several prompts")
     }
 }
 
@@ -58,9 +65,14 @@ mod tests {
     #[test]
     fn each_failure_has_upstreams_shape() {
         let upstream = |what: &str| json!({"detail": format!("Internal server error {what}")});
-        let prompt = Failure::bad_request("invalid_body", "'prompt' is missing.");
+        let prompt = Failure::bad_request("invalid_body", "'prompt' holds several prompts.");
         let gone = Failure::bad_gateway("worker_unreachable", Outcome::Unreachable, "gone");
         for (failure, status, body) in [
+            (
+                Failure::bad_request("invalid_body", "none").param(Some("prompt".to_owned())),
+                400,
+                json!({"error": "none"}),
+            ),
             (
                 Failure::bad_request("invalid_body", "no"),
                 400,

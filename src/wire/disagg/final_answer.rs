@@ -35,7 +35,11 @@ fn stripped(answer: &Object) -> Option<Vec<u8>> {
 
 /// The list of choices without internal fields; `None` where no choice has any.
 fn stripped_choices(raw: &str) -> Option<String> {
-    const INTERNAL: [(&str, Option<&str>); 2] = [(PARAMS, None), (PROMPT_TOKEN_IDS, None)];
+    const INTERNAL: [(&str, Option<&str>); 3] = [
+        (PARAMS, None),
+        (PROMPT_TOKEN_IDS, None),
+        (PROMPT_TOKEN_IDS_B64, None),
+    ];
     let choices = objects(raw)?;
     let has_internal =
         |choice: &Object| INTERNAL.iter().any(|(name, _)| choice.get(name).is_some());

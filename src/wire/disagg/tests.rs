@@ -308,7 +308,7 @@ mod towards_the_client {
 
     #[test]
     fn internal_fields_are_cut_out_of_answers_and_nothing_else() {
-        let body = r#"{ "choices": [ {"index":0, "disaggregated_params":{"a":1}, "text":"\u00e9"} , {"index":1}],
+        let body = r#"{ "choices": [ {"index":0, "disaggregated_params":{"a":1}, "prompt_token_ids_b64":"AA==", "text":"\u00e9"} , {"index":1}],
  "prompt_token_ids":[1], "prompt_token_ids_b64":null, "usage": {} }"#;
         assert_eq!(
             text(
