@@ -1,14 +1,19 @@
 //! Error answers in both shapes (docs/errors.md), and the fleet's own fields in good ones.
 
 mod support;
+#[path = "compatibility/table.rs"]
+mod table;
 
-use kindred::wire::Role;
+use kindred::{
+    config::Compatibility, http::reply::Failure, telemetry::labels::Outcome, wire::Role,
+};
 use serde_json::{Value, json};
 use support::{
     Kindred,
     fleet::{self, Fleet},
     raw::{self, Answer},
     reload::reload,
+    scripted::{self, Scripted},
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -24,95 +29,202 @@ fn chat(kindred: &Kindred) -> Answer {
     raw::post(kindred.edge(), CHAT, &[], &support::chat("hi").to_string())
 }
 
-/// Every case that a client can bring about: its name, and the answer.
-fn cases(fleet: &Fleet, kindred: &Kindred) -> Vec<(&'static str, Answer)> {
-    let post = |path: &str, body: &str| raw::post(kindred.edge(), path, &[], body);
-    let worker = |role| fleet.of(role).next().unwrap();
-    let mut template = support::chat("hi");
-    template["chat_template"] = "x".into();
-    let prompts = json!({"model": "m", "prompt": ["a", "b"]}).to_string();
-    let mut cases = vec![
-        ("body", post(CHAT, "[]")),
-        ("prompts", post(COMPLETIONS, &prompts)),
-        ("template", post(CHAT, &template.to_string())),
-        ("path", raw::get(kindred.edge(), "/nowhere")),
-        ("method", raw::get(kindred.edge(), CHAT)),
+/// A request that is refused: the code that docs/errors.md has a row for, and the answer.
+type Case = (&'static str, Answer);
+
+/// The cases that a client brings about by itself.
+fn clients_mistakes(kindred: &Kindred) -> Vec<Case> {
+    let at = |path: &str, headers: &[(&str, &str)], body: &str| {
+        raw::post(kindred.edge(), path, headers, body)
+    };
+    let with = |field: &str, value: Value| {
+        let mut body = support::chat("hi");
+        body[field] = value;
+        at(CHAT, &[], &body.to_string())
+    };
+    let headers = |headers: &[(&str, &str)]| at(CHAT, headers, &support::chat("hi").to_string());
+    let prompt = |value: Value| {
+        at(
+            COMPLETIONS,
+            &[],
+            &json!({"model": "m", "prompt": value}).to_string(),
+        )
+    };
+    let long = "x".repeat(600);
+    // A shorter one is held whole and read by the parser, which has words of its own.
+    let half = format!(r#"{{"model":"{}"#, "m".repeat(100_000));
+    let half = raw::chunked_request(CHAT, half.as_bytes(), 8192);
+    let path = format!("/{}", "x".repeat(20_000));
+    vec![
+        ("invalid_body", at(CHAT, &[], "[]")),
+        ("invalid_body", with("stream", "maybe".into())),
+        ("invalid_body", prompt(Value::Null)),
+        ("invalid_body", prompt(json!({}))),
+        ("invalid_json", raw::send(kindred.edge(), &half)),
+        (
+            "invalid_content_encoding",
+            headers(&[("content-encoding", "gzip")]),
+        ),
+        (
+            "stream_options_without_stream",
+            with("stream_options", json!({})),
+        ),
+        (
+            "invalid_session_id",
+            with("conversation_params", json!({"conversation_id": long})),
+        ),
+        ("invalid_session_id", headers(&[("x-session-id", &long)])),
+        ("unsupported_prompt", prompt(json!(["a", "b"]))),
+        ("unsupported_prompt", prompt(json!([[1], [2]]))),
+        ("unsupported_prompt", prompt(json!([]))),
+        (
+            "chat_template_not_allowed",
+            with("chat_template", "x".into()),
+        ),
+        (
+            "ambiguous_framing",
+            headers(&[("transfer-encoding", "chunked")]),
+        ),
+        ("invalid_connection", headers(&[("connection", "host")])),
+        ("invalid_path", raw::get(kindred.edge(), "/v1/%2e/models")),
+        ("not_found", raw::get(kindred.edge(), "/nowhere")),
+        (
+            "model_not_found",
+            raw::get(kindred.edge(), "/v1/models/nobody"),
+        ),
+        ("method_not_allowed", raw::get(kindred.edge(), CHAT)),
+        (
+            "request_too_large",
+            with("user", "x".repeat(140_000).into()),
+        ),
+        ("path_too_long", raw::get(kindred.edge(), &path)),
+        (
+            "unsupported_content_encoding",
+            headers(&[("content-encoding", "odd")]),
+        ),
+        ("expectation_failed", headers(&[("expect", "much")])),
+        (
+            "headers_too_large",
+            headers(&[("x-large", &"x".repeat(5_000))]),
+        ),
+    ]
+}
+
+/// The cases that take a worker.
+fn workers_faults(fleet: &Fleet, kindred: &Kindred) -> Vec<Case> {
+    let cases = [
+        ("worker_refused", Role::Context, "status=422"),
+        ("worker_refused", Role::Generation, "status=405"),
+        ("worker_refused", Role::Generation, "status=500"),
+        ("worker_unreachable", Role::Generation, "reset"),
+        ("unusable_answer", Role::Generation, "invalid-json"),
+        ("unusable_answer", Role::Context, "status=401"),
+        (
+            "unusable_context_answer",
+            Role::Context,
+            "null=disaggregated_params",
+        ),
+        ("upstream_timeout", Role::Context, "delay=60s"),
     ];
-    worker(Role::Context).fault(1, "status=422");
-    cases.push(("refused", chat(kindred)));
-    worker(Role::Generation).fault(1, "reset");
-    cases.push(("reset", chat(kindred)));
-    worker(Role::Generation).fault(1, "invalid-json");
-    cases.push(("no JSON", chat(kindred)));
-    let coding = [("content-encoding", "odd")];
-    let body = support::chat("hi").to_string();
-    cases.push(("coding", raw::post(kindred.edge(), CHAT, &coding, &body)));
+    let cases = cases.map(|(code, role, fault)| {
+        fleet.of(role).next().unwrap().fault(1, fault);
+        (code, chat(kindred))
+    });
+    cases.into()
+}
+
+fn cases(fleet: &Fleet, kindred: &Kindred) -> Vec<Case> {
+    let mut cases = clients_mistakes(kindred);
+    cases.extend(workers_faults(fleet, kindred));
     cases
 }
 
+/// What makes every case one that a test can bring about.
+const STRICT: &str = "health: {ejection: {min_requests: 1000}}\n\
+                      timeouts: {context: 4s}\n\
+                      limits: {max_body: 128KiB, max_header_bytes: 4KiB}\n";
+
+fn told(code: &str, answer: &Answer) -> Value {
+    let kind = answer.header("content-type");
+    assert_eq!(kind, Some("application/json"), "{code}: {}", answer.status);
+    assert!(answer.header("x-request-id").is_some());
+    let allows = answer.header("allow").is_some();
+    assert_eq!(code == "method_not_allowed", allows, "{code}");
+    answer.json()
+}
+
 #[test]
-fn errors_have_the_shape_of_openai_by_default() {
-    let (fleet, kindred) = start("");
-    let expected = [
-        (400, "invalid_body"),
-        (400, "invalid_body"),
-        (400, "chat_template_not_allowed"),
-        (404, "not_found"),
-        (405, "method_not_allowed"),
-        (422, "worker_refused"),
-        (502, "worker_unreachable"),
-        (502, "unusable_answer"),
-        (415, "unsupported_content_encoding"),
-    ];
-    for ((case, answer), (status, code)) in cases(&fleet, &kindred).into_iter().zip(expected) {
-        assert_eq!(answer.status, status, "{case}: {}", answer.text());
-        let error = answer.json()["error"].clone();
-        assert_eq!(error["code"], code, "{case}");
-        assert!(
-            error["message"].is_string() && error["type"].is_string(),
-            "{case}"
-        );
-        assert!(error.get("param").is_some(), "{case}");
+fn errors_are_as_documented_in_both_shapes_and_a_reload_changes_the_shape() {
+    let (fleet, kindred) = start(STRICT);
+    let as_openai = cases(&fleet, &kindred);
+    let trtllm = format!("max_retries: 0\n{STRICT}compatibility: trtllm\n");
+    reload(&kindred, &fleet.yaml(&trtllm), "applied");
+    let as_upstream = cases(&fleet, &kindred);
+    for ((code, ours), (_, theirs)) in as_openai.into_iter().zip(as_upstream) {
+        let error = told(code, &ours)["error"].clone();
+        assert_eq!(error["code"], code, "{error}");
+        let mut fields: Vec<&String> = error.as_object().unwrap().keys().collect();
+        fields.sort();
+        assert_eq!(fields, ["code", "message", "param", "type"]);
+        let row = table::row_of(code, error["param"].as_str());
+        assert_eq!(ours.status, row.openai.unwrap_or(ours.status), "{error}");
+        let status = row.trtllm.unwrap_or(ours.status);
+        assert_eq!(theirs.status, status, "{error}: {}", theirs.text());
+        let message = error["message"].as_str().unwrap();
+        assert_eq!(told(code, &theirs), row.body(message), "{code}");
+        assert_eq!(ours.header("retry-after"), theirs.header("retry-after"));
     }
     kindred.assert_idle();
 }
 
 #[test]
-fn errors_have_upstreams_shape_where_that_is_wanted() {
-    let (fleet, kindred) = start("compatibility: trtllm");
-    let internal = "Internal server error ";
-    let expected: [(u16, &str, &str); 9] = [
-        (400, "error", "The body must be one JSON object"),
-        (
-            500,
-            "detail",
-            "Internal server error Disaggregated server currently only supports",
-        ),
-        (400, "detail", "chat_template in requests is off here"),
-        (404, "detail", "Not Found"),
-        (405, "detail", "Method Not Allowed"),
-        (422, "detail", "simulated fault: status 422"),
-        (500, "detail", internal),
-        (500, "detail", internal),
-        (415, "detail", "A request body in the content coding"),
-    ];
-    for ((case, answer), (status, key, begin)) in cases(&fleet, &kindred).into_iter().zip(expected)
-    {
-        assert_eq!(answer.status, status, "{case}: {}", answer.text());
+fn a_client_without_a_key_is_told_so_in_both_shapes() {
+    let digest = "0".repeat(64);
+    let gateway = format!("gateway: {{clients: [{{name: one, api_keys_sha256: ['{digest}']}}]}}\n");
+    for (compatibility, key) in [("openai", "error"), ("trtllm", "detail")] {
+        let (_fleet, kindred) = start(&format!("{gateway}compatibility: {compatibility}\n"));
+        let answer = chat(&kindred);
+        assert_eq!(answer.status, 401);
+        assert!(answer.header("www-authenticate").is_some());
         let body = answer.json();
-        let fields: Vec<&String> = body.as_object().unwrap().keys().collect();
-        assert_eq!(fields, [key], "{case}: {body}");
-        let told = body[key].as_str().unwrap();
-        assert!(told.starts_with(begin), "{case}: {told}");
-        if status == 405 {
-            assert!(answer.header("allow").is_some());
+        let message = match key {
+            "error" => &body[key]["message"],
+            _ => &body[key],
+        };
+        assert!(
+            message.as_str().unwrap().starts_with("No API key"),
+            "{body}"
+        );
+    }
+}
+
+#[test]
+fn every_error_of_the_edge_is_documented_and_has_the_documented_shape() {
+    let codes = table::codes_in_sources();
+    assert!(codes.len() > 25, "{codes:?}");
+    for code in &codes {
+        table::row_of(code, None);
+    }
+    for row in table::rows() {
+        let code: &'static str = row.code.clone().leak();
+        for status in row
+            .openai
+            .map_or(vec![400, 404, 405, 422, 500, 503], |status| vec![status])
+        {
+            let said = "It is \"so\".";
+            let failure = Failure::new(status, "kind", code, Outcome::ClientError, said);
+            let failure = failure.param(row.param.clone());
+            let (told, body) = failure.shaped(Compatibility::Trtllm);
+            let body: Value = serde_json::from_str(&body).unwrap();
+            assert_eq!(
+                (told, body),
+                (row.trtllm.unwrap_or(status), row.body(said)),
+                "{row:?}"
+            );
+            let ours = (status, failure.body());
+            assert_eq!(failure.shaped(Compatibility::OpenAi), ours);
         }
     }
-    // It is live by reload.
-    reload(&kindred, &fleet.yaml(""), "applied");
-    let answer = raw::get(kindred.edge(), "/nowhere");
-    assert_eq!(answer.json()["error"]["code"], "not_found");
-    kindred.assert_idle();
 }
 
 #[test]
@@ -161,5 +273,52 @@ fn the_fleets_own_fields_reach_a_client_only_where_that_is_wanted() {
             );
             assert_eq!(answer.json().get("prompt_token_ids").is_some(), wanted);
         }
+    }
+}
+
+#[test]
+fn an_answer_that_nobody_can_look_into_is_not_relayed() {
+    let context = fleet::start(1, 0, |_| {});
+    for said in [
+        r#"{"choices":[{"disaggregated_params":{"a":1}}],"prompt_token_ids":[1,2"#,
+        r#"[{"prompt_token_ids":[1]}]"#,
+        r#"{"choices":{"0":{"disaggregated_params":{}}}}"#,
+        r#"{"choices":[{"disaggregated_params":{}}],"choices":[]}"#,
+    ] {
+        let generation = Scripted::start(move |_| scripted::json(said));
+        let yaml = fleet::yaml(
+            &[context.workers[0].address],
+            &[generation.address],
+            "max_retries: 0",
+        );
+        let kindred = Kindred::serve(&yaml);
+        let answer = chat(&kindred);
+        assert_eq!(answer.status, 502, "{said}: {}", answer.text());
+        assert_eq!(answer.json()["error"]["code"], "unusable_answer");
+        assert!(
+            !answer.text().contains("prompt_token_ids"),
+            "{}",
+            answer.text()
+        );
+        kindred.assert_idle();
+    }
+}
+
+#[test]
+fn prompt_ids_as_bytes_reach_a_client_only_where_that_is_wanted() {
+    let context = fleet::start(1, 0, |_| {});
+    let said = r#"{"id":"y","choices":[{"index":0,"message":{"content":"c"},"finish_reason":"stop","prompt_token_ids_b64":"AQAAAA=="}],"prompt_token_ids_b64":"AQAAAA=="}"#;
+    let generation = Scripted::start(move |_| scripted::json(said));
+    for wanted in [false, true] {
+        let more = format!("telemetry: {{internal_fields: {wanted}}}");
+        let yaml = fleet::yaml(&[context.workers[0].address], &[generation.address], &more);
+        let kindred = Kindred::serve(&yaml);
+        let answer = chat(&kindred);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(
+            answer.text().matches("AQAAAA==").count(),
+            if wanted { 2 } else { 0 }
+        );
+        assert_eq!(answer.json()["choices"][0]["message"]["content"], "c");
     }
 }

@@ -28,7 +28,7 @@ use crate::{
     telemetry::{self, labels::FleetLabel},
     wire::{
         Role,
-        disagg::{self, ContextAnswer, ContextParams, ScheduleStyle},
+        disagg::{self, AnswerError, ContextAnswer, ContextParams, ScheduleStyle},
         headers::KINDRED_RANK,
     },
 };
@@ -222,7 +222,9 @@ impl ContextDone {
         } else {
             FinalAnswer {
                 content_type: "application/json",
-                body: disagg::final_answer(&answer, keep).into(),
+                body: disagg::final_answer(&answer, keep)
+                    .ok_or_else(|| unusable(AnswerError::NoChoices))?
+                    .into(),
             }
         }))
     }

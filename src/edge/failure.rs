@@ -118,9 +118,9 @@ pub fn unusable_coding() -> Failure {
     )
 }
 
-/// A generation answer of status 200 that is no JSON object.
-pub fn no_json() -> Failure {
-    let message = "The generation worker's answer is no JSON object.";
+/// A generation answer of status 200 that is no JSON object with choices as they should be.
+pub fn no_answer() -> Failure {
+    let message = "The generation worker's answer is no JSON object with one list of choices.";
     Failure::bad_gateway("unusable_answer", Outcome::UpstreamError, message)
 }
 

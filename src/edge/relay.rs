@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, Version, header};
 use pingora::{Result, http::ResponseHeader};
 
 use super::{
-    failure::{self, broken_stream, no_json},
+    failure::{self, broken_stream, no_answer},
     live::Live,
     stream::{EventScan, errors::ErrorLines},
 };
@@ -132,12 +132,12 @@ pub fn answer_head(head: &mut ResponseHeader, length: usize) -> Result<()> {
 /// A worker's JSON answer as the client gets it; `keep` says that it gets the fleet's own fields too.
 ///
 /// # Errors
-/// 502 for a body that is no JSON object.
+/// 502 for a body of which nobody can say what it holds.
 pub fn for_client(held: Vec<u8>, keep: bool) -> std::result::Result<Bytes, Failure> {
     match disagg::client_answer(&held, keep) {
         Some(Cow::Owned(stripped)) => Ok(stripped.into()),
         Some(Cow::Borrowed(_)) => Ok(held.into()),
-        None => Err(no_json()),
+        None => Err(no_answer()),
     }
 }
 

@@ -1,8 +1,8 @@
 //! What a client is told when a worker's answer cannot be relayed.
 //!
 //! Every refusal and failure is a [`Failure`]: a status, an OpenAI-shaped body (another one where the
-//! configuration wants it) and the outcome it is counted as. Messages are for the person who reads them and never hold a worker's address, a
-//! secret or another client's data.
+//! configuration wants it) and the outcome it is counted as. Messages are for the person who reads them
+//! and never hold a worker's address, a secret or another client's data.
 
 mod shape;
 
@@ -309,7 +309,7 @@ impl Failure {
 
 impl From<BodyError> for Failure {
     fn from(error: BodyError) -> Self {
-        Self::bad_request("invalid_body", format!("{}.", error.message)).param(error.param)
+        Self::bad_request(error.code, format!("{}.", error.message)).param(error.param)
     }
 }
 

@@ -23,7 +23,11 @@ pub struct BodyError {
     pub message: String,
     /// The field that is wrong, as the OpenAI error's `param`.
     pub param: Option<String>,
+    /// What kind of mistake it is, as the OpenAI error's `code`.
+    pub code: &'static str,
 }
+
+const INVALID: &str = "invalid_body";
 
 impl BodyError {
     /// An error about the body as a whole.
@@ -31,6 +35,7 @@ impl BodyError {
         Self {
             message: message.into(),
             param: None,
+            code: INVALID,
         }
     }
 
@@ -39,6 +44,7 @@ impl BodyError {
         Self {
             message: message.into(),
             param: Some(field.to_owned()),
+            code: INVALID,
         }
     }
 

@@ -8,10 +8,23 @@
 use serde_json::{Value, json};
 
 use super::Failure;
-use crate::config::Compatibility;
+use crate::{config::Compatibility, wire::conversation};
 
 /// What begins upstream's generic message.
 const INTERNAL: &str = "Internal server error";
+
+/// What upstream says of prompts that cannot be split over two legs, word for word.
+const ONE_PROMPT: &str = "Disaggregated server currently only supports single string prompt or list of \
+                          integers in request";
+
+/// Codes of a 400 that says what is wrong with the body.
+const ABOUT_THE_BODY: [&str; 5] = [
+    "invalid_body",
+    "invalid_content_encoding",
+    "invalid_framing",
+    "invalid_json",
+    "stream_options_without_stream",
+];
 
 impl Failure {
     /// The status and the body of the answer, on one line.
@@ -30,100 +43,24 @@ impl Failure {
         let detail = |text: &str| json!({ "detail": text });
         let internal = |text: &str| (500, detail(&format!("{INTERNAL} {text}")));
         match (self.status, self.code) {
-            (400, "invalid_body") if self.is_of_several_prompts() => internal(
-                "Disaggregated server currently only supports single string prompt or list of \
-                 integers in request",
-            ),
-            (400, "invalid_body" | "invalid_json") => (400, json!({ "error": message })),
+            // A worker's refusal comes first: its 404 or 405 is not about the edge's own paths.
+            (status, "worker_refused") => (status, detail(message)),
+            (400, "unsupported_prompt") => internal(ONE_PROMPT),
+            (400, _) if self.is_about_the_body() => (400, json!({ "error": message })),
             (404, "not_found") => (404, detail("Not Found")),
             (405, _) => (405, detail("Method Not Allowed")),
             (503, "no_instance") => internal("Cluster is not ready"),
-            (status, "worker_refused") => (status, detail(message)),
             (500 | 502 | 504, _) => internal(message),
             (status, _) => (status, detail(message)),
         }
     }
-}
 
-impl Failure {
-    /// Upstream's models accept several prompts, and its edge does not.
-    fn is_of_several_prompts(&self) -> bool {
-        self.param.as_deref() == Some("prompt") && self.message.contains("several prompts")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::telemetry::labels::Outcome;
-
-    fn shaped(failure: &Failure) -> (u16, Value) {
-        let (status, body) = failure.shaped(Compatibility::Trtllm);
-        (status, serde_json::from_str(&body).expect("JSON"))
-    }
-
-    #[test]
-    fn each_failure_has_upstreams_shape() {
-        let upstream = |what: &str| json!({"detail": format!("Internal server error {what}")});
-        let prompt = Failure::bad_request("invalid_body", "'prompt' holds several prompts.");
-        let gone = Failure::bad_gateway("worker_unreachable", Outcome::Unreachable, "gone");
-        for (failure, status, body) in [
-            (
-                Failure::bad_request("invalid_body", "none").param(Some("prompt".to_owned())),
-                400,
-                json!({"error": "none"}),
-            ),
-            (
-                Failure::bad_request("invalid_body", "no"),
-                400,
-                json!({"error": "no"}),
-            ),
-            (
-                prompt.param(Some("prompt".to_owned())),
-                500,
-                upstream(
-                    "Disaggregated server currently only supports single string prompt or list of \
-                     integers in request",
-                ),
-            ),
-            (
-                Failure::bad_request("chat_template_not_allowed", "no"),
-                400,
-                json!({"detail": "no"}),
-            ),
-            (Failure::not_found(), 404, json!({"detail": "Not Found"})),
-            (
-                Failure::unavailable("no_instance", Outcome::NoInstance, "none"),
-                500,
-                upstream("Cluster is not ready"),
-            ),
-            (
-                Failure::from_worker(422, "not so"),
-                422,
-                json!({"detail": "not so"}),
-            ),
-            (
-                Failure::from_worker(500, "not so"),
-                500,
-                json!({"detail": "not so"}),
-            ),
-            (gone, 500, upstream("gone")),
-            (Failure::gateway_timeout("late"), 500, upstream("late")),
-            (Failure::internal("oh"), 500, upstream("oh")),
-            (
-                Failure::unavailable("no_capacity", Outcome::Overloaded, "full"),
-                503,
-                json!({"detail": "full"}),
-            ),
-            (
-                Failure::too_many_requests("client_limit", "enough"),
-                429,
-                json!({"detail": "enough"}),
-            ),
-        ] {
-            assert_eq!(shaped(&failure), (status, body), "{failure:?}");
-            let own = (failure.status, failure.body());
-            assert_eq!(failure.shaped(Compatibility::OpenAi), own);
+    /// Whether upstream's validator would have refused this.
+    fn is_about_the_body(&self) -> bool {
+        let in_body = |param: &str| param.starts_with(conversation::PARAMS);
+        match self.code {
+            "invalid_session_id" => self.param.as_deref().is_some_and(in_body),
+            code => ABOUT_THE_BODY.contains(&code),
         }
     }
 }

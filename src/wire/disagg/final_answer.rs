@@ -9,60 +9,77 @@ use std::borrow::Cow;
 use super::super::{object::Object, pruning::PROMPT_TOKEN_IDS_B64};
 use super::{ContextAnswer, Endpoint, objects};
 
-const PROMPT_TOKEN_IDS: &str = "prompt_token_ids";
-const PARAMS: &str = "disaggregated_params";
+const CHOICES: &str = "choices";
+/// The fleet's own fields of an answer.
+const OWN_FIELDS: [&str; 2] = ["prompt_token_ids", PROMPT_TOKEN_IDS_B64];
+/// The fleet's own fields of a choice.
+const OWN_IN_CHOICES: [&str; 3] = [
+    "disaggregated_params",
+    "prompt_token_ids",
+    PROMPT_TOKEN_IDS_B64,
+];
+
+type Change<'a> = (&'a str, Option<&'a str>);
 
 /// A worker's JSON answer as a client gets it: without the fields that are the fleet's own, unless
-/// `keep` says that it gets those too. Every other byte stays. `None` for a body that is no JSON object,
-/// of which nobody can say what it holds.
+/// `keep` says that it gets those too. Every other byte stays. `None` for a body of which nobody can
+/// say what it holds: no JSON object, or one without one list of choices that are objects.
 pub fn client_answer(body: &[u8], keep: bool) -> Option<Cow<'_, [u8]>> {
-    let object = Object::parse(std::str::from_utf8(body).ok()?).ok()?;
-    let stripped = stripped(&object).filter(|_| !keep);
-    Some(stripped.map_or(Cow::Borrowed(body), Cow::Owned))
+    let answer = Object::parse(std::str::from_utf8(body).ok()?).ok()?;
+    if keep {
+        return Some(Cow::Borrowed(body));
+    }
+    let mut changes: Vec<Change> = OWN_FIELDS.map(|name| (name, None)).to_vec();
+    let choices = one_list_of_choices(&answer)?.map(|(raw, choices)| {
+        let own = choices
+            .iter()
+            .any(|choice| has_any(choice, &OWN_IN_CHOICES));
+        own.then(|| stripped_choices(raw, &choices))
+    });
+    let choices = choices.flatten();
+    if choices.is_none() && !has_any(&answer, &OWN_FIELDS) {
+        return Some(Cow::Borrowed(body));
+    }
+    changes.extend(choices.as_deref().map(|choices| (CHOICES, Some(choices))));
+    Some(Cow::Owned(answer.splice(&changes)))
 }
 
-fn stripped(answer: &Object) -> Option<Vec<u8>> {
-    let own = [PROMPT_TOKEN_IDS, PROMPT_TOKEN_IDS_B64];
-    let choices = answer.present("choices").and_then(stripped_choices);
-    let own_found = own.iter().any(|name| answer.get(name).is_some());
-    if choices.is_none() && !own_found {
+/// The choices and their raw list, if there are any; `None` where they are not one list of objects.
+fn one_list_of_choices<'a>(answer: &Object<'a>) -> Option<Option<(&'a str, Vec<Object<'a>>)>> {
+    let members = answer.members().iter();
+    if members.filter(|(name, _)| name == CHOICES).count() > 1 {
         return None;
     }
-    let mut changes: Vec<(&str, Option<&str>)> = own.map(|name| (name, None)).to_vec();
-    changes.extend(choices.as_deref().map(|choices| ("choices", Some(choices))));
-    Some(answer.splice(&changes))
+    match answer.present(CHOICES) {
+        Some(raw) => Some(Some((raw, objects(raw)?))),
+        None => Some(None),
+    }
 }
 
-/// The list of choices without internal fields; `None` where no choice has any.
-fn stripped_choices(raw: &str) -> Option<String> {
-    const INTERNAL: [(&str, Option<&str>); 3] = [
-        (PARAMS, None),
-        (PROMPT_TOKEN_IDS, None),
-        (PROMPT_TOKEN_IDS_B64, None),
-    ];
-    let choices = objects(raw)?;
-    let has_internal =
-        |choice: &Object| INTERNAL.iter().any(|(name, _)| choice.get(name).is_some());
-    if !choices.iter().any(has_internal) {
-        return None;
+fn has_any(object: &Object, names: &[&str]) -> bool {
+    names.iter().any(|name| object.get(name).is_some())
+}
+
+/// The list of choices without the fleet's own fields; what is between them stays.
+fn stripped_choices(raw: &str, choices: &[Object]) -> String {
+    let own = OWN_IN_CHOICES.map(|name| (name, None));
+    let mut rest = raw;
+    let mut out = String::with_capacity(raw.len());
+    for choice in choices {
+        let (between, from) = rest.split_once(choice.source()).unwrap_or((rest, ""));
+        out.push_str(between);
+        out.push_str(&String::from_utf8_lossy(&choice.splice(&own)));
+        rest = from;
     }
-    let mut out = Vec::with_capacity(raw.len());
-    let mut done = 0;
-    for choice in &choices {
-        let start = choice.source().as_ptr() as usize - raw.as_ptr() as usize;
-        out.extend_from_slice(raw.as_bytes().get(done..start)?);
-        out.extend(choice.splice(&INTERNAL));
-        done = start + choice.source().len();
-    }
-    out.extend_from_slice(raw.as_bytes().get(done..)?);
-    String::from_utf8(out).ok()
+    out.push_str(rest);
+    out
 }
 
 /// The answer for a client that waits for one JSON body, where generation is skipped; `keep` as for
-/// [`client_answer`].
-pub fn final_answer(answer: &ContextAnswer, keep: bool) -> Vec<u8> {
-    let stripped = stripped(answer.object()).filter(|_| !keep);
-    stripped.unwrap_or_else(|| answer.object().source().as_bytes().to_vec())
+/// [`client_answer`], and `None` where that gives none.
+pub fn final_answer(answer: &ContextAnswer, keep: bool) -> Option<Vec<u8>> {
+    let told = client_answer(answer.object().source().as_bytes(), keep);
+    told.map(Cow::into_owned)
 }
 
 /// The answer as server-sent events for a streaming client, where generation is skipped.

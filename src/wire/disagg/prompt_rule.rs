@@ -27,10 +27,12 @@ pub fn completion_prompt<'a>(view: &BodyView<'a>) -> Result<Option<&'a str>, Bod
 fn only_element(raw: &str) -> Result<&str, BodyError> {
     let items: Vec<&RawValue> = serde_json::from_str(raw).unwrap_or_default();
     match items.as_slice() {
-        [] => Err(refusal("is an empty list")),
+        [] => Err(unsupported("is an empty list")),
         [only] if only.get().starts_with('"') || is_ids(only.get()) => Ok(only.get()),
-        [_] => Err(refusal("must be a string or a list of token ids")),
-        _ => Err(refusal("holds several prompts; send one request for each")),
+        [_] => Err(unsupported("must be a string or a list of token ids")),
+        _ => Err(unsupported(
+            "holds several prompts; send one request for each",
+        )),
     }
 }
 
@@ -51,4 +53,12 @@ fn is_ids(raw: &str) -> bool {
 
 fn refusal(what: &str) -> BodyError {
     BodyError::field(FIELD, format!("'{FIELD}' {what}"))
+}
+
+/// A list that workers would take and that has no two legs: upstream has an answer of its own for it.
+fn unsupported(what: &str) -> BodyError {
+    BodyError {
+        code: "unsupported_prompt",
+        ..refusal(what)
+    }
 }

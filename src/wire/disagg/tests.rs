@@ -308,7 +308,8 @@ mod towards_the_client {
 
     #[test]
     fn internal_fields_are_cut_out_of_answers_and_nothing_else() {
-        let body = r#"{ "choices": [ {"index":0, "disaggregated_params":{"a":1}, "prompt_token_ids_b64":"AA==", "text":"\u00e9"} , {"index":1}],
+        let body = r#"{ "choices": [ {"index":0, "disaggregated_params":{"a":1}, "text":"\u00e9"} ,
+ {"index":1},{"prompt_token_ids_b64":"AA==","disaggregated\u005fparams":2,"prompt_token_ids":[1]} ],
  "prompt_token_ids":[1], "prompt_token_ids_b64":null, "usage": {} }"#;
         assert_eq!(
             text(
@@ -316,13 +317,18 @@ mod towards_the_client {
                     .expect("JSON")
                     .into_owned()
             ),
-            "{ \"choices\": [ {\"index\":0, \"text\":\"\\u00e9\"} , {\"index\":1}], \"usage\": {} }"
+            "{ \"choices\": [ {\"index\":0, \"text\":\"\\u00e9\"} ,\n {\"index\":1},{} ], \"usage\": {} }"
         );
     }
 
     #[test]
     fn answers_without_them_are_not_copied() {
-        for body in [r#"{"choices":[{"text":"say disaggregated_params"}]}"#, "{}"] {
+        for body in [
+            r#"{"choices":[{"text":"say disaggregated_params"}]}"#,
+            r#"{"choices":[]}"#,
+            r#"{"choices":null}"#,
+            "{}",
+        ] {
             let told = client_answer(body.as_bytes(), false).expect("JSON");
             assert!(matches!(told, std::borrow::Cow::Borrowed(_)), "{body}");
             assert_eq!(told, body.as_bytes());
@@ -349,6 +355,21 @@ mod towards_the_client {
             for keep in [false, true] {
                 assert_eq!(client_answer(body, keep), None, "{body:?}");
             }
+        }
+    }
+
+    #[test]
+    fn choices_that_cannot_be_looked_into_are_no_answer() {
+        for choices in [
+            r#""choices":[{"disaggregated_params":{}},null]"#,
+            r#""choices":{"0":{"disaggregated_params":{}}}"#,
+            r#""choices":[[{"disaggregated_params":{}}]]"#,
+            r#""choices":[{"disaggregated_params":{}}],"choices":[]"#,
+            r#""choices":[{"disaggregated_params":{}}],"choic\u0065s":null"#,
+        ] {
+            let body = format!("{{{choices}}}");
+            assert_eq!(client_answer(body.as_bytes(), false), None, "{body}");
+            assert!(client_answer(body.as_bytes(), true).is_some(), "{body}");
         }
     }
 
@@ -437,7 +458,7 @@ mod towards_the_client {
         );
         let answer = ContextAnswer::parse(answer.as_bytes()).expect("an answer");
         assert!(!answer.needs_generation());
-        let body = parsed(&final_answer(&answer, false));
+        let body = parsed(&final_answer(&answer, false).expect("choices"));
         assert_eq!(
             body["choices"],
             json!([{"index": 0, "finish_reason": "stop"}])
