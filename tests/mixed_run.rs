@@ -211,7 +211,7 @@ fn of_error(head: &str, body: &str) -> String {
         "worker_unreachable" => "unreachable",
         "upstream_timeout" => "timeout",
         "no_instance" => "no_instance",
-        "overloaded" | "queue_full" => "overloaded",
+        "no_capacity" => "overloaded",
         "worker_refused" | "unusable_answer" => "upstream_error",
         _ => panic!("a failure without a reason: {head}{body}"),
     }
