@@ -1,9 +1,9 @@
 //! The client while its request is worked on: whether it is still there, and signs of life for it.
 //!
-//! Every wait of a request goes through [`Client::attend`]: a client that leaves ends it, so does the
-//! time until an answer must have begun, and where the configuration wants it, a stream that is silent for long gets SSE comments, from the prefill
-//! on. A comment goes in between two events, never into one, and only where the client reads the
-//! stream as it is.
+//! Every wait of a request goes through [`Client::attend`]: a client that leaves ends it, and so does
+//! the time until an answer must have begun. Where the configuration wants it, a stream that is silent
+//! for long gets SSE comments, from the prefill on. A comment goes in between two events, never into
+//! one, and only where the client reads the stream as it is.
 
 use std::{
     future::{Future, pending},

@@ -30,7 +30,10 @@ use crate::{
     },
     routing::Exclusion,
     telemetry::labels::{FleetLabel, Route},
-    wire::disagg::{Endpoint, ScheduleStyle},
+    wire::{
+        body::BodyView,
+        disagg::{Endpoint, ScheduleStyle},
+    },
 };
 
 fn route(endpoint: Endpoint) -> Route {
@@ -82,11 +85,15 @@ impl Edge {
         plan.places.extend(places::of_client(&admission)?);
         let body = request::read(session, &live, endpoint, &self.budget).await?;
         let mut client = Client::new(plan, body.watch);
-        let bytes = request::prune(&live, &body.bytes)?;
-        let (pool, bytes) = request::find_pool(&live, &bytes)?;
+        let view = BodyView::parse(&body.bytes)?;
+        let (pool, changed) = request::prepare(&live, &view)?;
+        let view = match &changed {
+            Some(bytes) => BodyView::parse(bytes)?,
+            None => view,
+        };
         let head = session.req_header();
         let whose = (&admission, &plan.trace);
-        let mut request = request::resolve(head, &live, endpoint, whose, (pool.clone(), &bytes))?;
+        let mut request = request::resolve(head, &live, endpoint, whose, (pool.clone(), view))?;
         plan.understood(&request);
         plan.stream = request.stream;
         client.expects(&request, &live);

@@ -2,8 +2,6 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use bytes::Bytes;
-
 use http::header;
 use pingora::{http::RequestHeader, proxy::Session};
 
@@ -115,38 +113,28 @@ pub async fn read(
     Ok(body)
 }
 
-/// Removes from a body what a client may not set. The bytes that come out are the ones that are
-/// inspected and forwarded.
+/// Which fleets serve the model that a body names, and the bytes that go on where they are not the
+/// client's own: without what a client may not set, and with the model's own name in place of an
+/// alias.
 ///
 /// # Errors
-/// 400 for a body that two parsers could read differently.
-pub fn prune(live: &Live, body: &Bytes) -> Result<Bytes, Failure> {
-    let view = BodyView::parse(body)?;
-    Ok(live
-        .gateway
-        .prune_body(&view)
-        .map_or_else(|| body.clone(), Bytes::from))
-}
-
-/// Which fleets serve the model that a body names, and the body as their workers are to get it: with
-/// the model's own name in place of an alias.
-///
-/// # Errors
-/// 400 for a body without a model, 404 for one that is not served here.
-pub fn find_pool(live: &Live, body: &Bytes) -> Result<(Arc<Pool>, Bytes), Failure> {
+/// 400 for a body without a model or with two readings, 404 for a model that is not served here.
+pub fn prepare(live: &Live, view: &BodyView<'_>) -> Result<(Arc<Pool>, Option<Vec<u8>>), Failure> {
     const FIELD: &str = "model";
-    let view = BodyView::parse(body)?;
+    let pruned = live.gateway.prune_body(view);
     let asked = view.model()?;
     let pool = live.pools.of_model(&asked);
     let pool = pool.ok_or_else(|| Failure::no_model(&asked))?;
-    let body = match pool.model.as_deref() {
-        Some(model) if model != asked => {
-            let model = serde_json::Value::from(model).to_string();
-            view.splice(&[(FIELD, Some(&model))]).into()
-        }
-        _ => body.clone(),
+    let Some(model) = pool.model.as_deref().filter(|model| *model != asked) else {
+        return Ok((pool.clone(), pruned));
     };
-    Ok((pool.clone(), body))
+    let model = serde_json::Value::from(model).to_string();
+    let renamed = [(FIELD, Some(&*model))];
+    let body = match &pruned {
+        Some(pruned) => BodyView::parse(pruned)?.splice(&renamed),
+        None => view.splice(&renamed),
+    };
+    Ok((pool.clone(), Some(body)))
 }
 
 /// Step 3: session, parent, model, stream.
@@ -158,9 +146,8 @@ pub fn resolve<'a>(
     live: &Live,
     endpoint: Endpoint,
     (admission, trace): (&Admission, &Arc<Trace>),
-    (pool, body): (Arc<Pool>, &'a [u8]),
+    (pool, view): (Arc<Pool>, BodyView<'a>),
 ) -> Result<Request<'a>, Failure> {
-    let view = BodyView::parse(body)?;
     let own = conversation::resolve(&head.headers, &view)?;
     if let Some(id) = own
         .as_deref()

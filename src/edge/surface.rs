@@ -122,7 +122,7 @@ impl Edge {
             Own::Model(id) => {
                 let known = self.known_models(&live).await?;
                 let card = known.iter().find(|card| card.id == id);
-                Told::json(&card.ok_or_else(|| no_model(&id))?.json())
+                Told::json(&card.ok_or_else(|| Failure::no_model(&id))?.json())
             }
             Own::Health => match live.unready() {
                 None => Told::empty(200, Outcome::Ok),
@@ -148,16 +148,4 @@ pub fn options(live: &Live, session: &Session, allow: &str) -> Told {
         told.headers.extend(cors::preflight(cors, &head.headers));
     }
     told
-}
-
-/// In the words and with the code of OpenAI.
-fn no_model(id: &str) -> Failure {
-    let failure = Failure::new(
-        404,
-        "invalid_request_error",
-        "model_not_found",
-        Outcome::ClientError,
-        format!("The model {id:?} does not exist here; GET /v1/models lists those that do."),
-    );
-    failure.param(Some("model".to_owned()))
 }

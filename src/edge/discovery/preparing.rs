@@ -12,9 +12,9 @@ use tokio::{
 };
 
 use crate::{
-    edge::Edge,
+    edge::{Edge, probes::ask},
     fleet::discovery::{Announced, Worker},
-    http::upstream::{Call, Upstreams},
+    http::upstream::Upstreams,
     wire::Role,
 };
 
@@ -25,8 +25,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Questions at once.
 const AT_ONCE: usize = 32;
-/// Bytes of an answer at most.
-const MAX_ANSWER: usize = 64 * 1024;
 
 type Place = (Role, String);
 
@@ -197,7 +195,6 @@ async fn until(due: Option<Instant>) {
 
 async fn is_well(edge: &Edge, upstreams: &Upstreams, address: &str) -> bool {
     let live = edge.live.load_full();
-    let call = Call::get(address, &live.edge.health.path, MAX_ANSWER);
-    let answer = timeout(PATIENCE, upstreams.call(&call, &live.config.timeouts)).await;
-    matches!(answer, Ok(Ok(answer)) if (200..=299).contains(&answer.status))
+    let asked = timeout(PATIENCE, ask(upstreams, &live, address)).await;
+    matches!(asked, Ok(Ok(200..=299)))
 }
