@@ -9,7 +9,7 @@ pub mod client;
 pub mod lineage;
 pub mod prune;
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
@@ -61,6 +61,27 @@ impl Refusal {
             param: Some(place.to_owned()),
             www_authenticate: None,
             outcome: Outcome::ClientError,
+        }
+    }
+}
+
+/// What says who sent a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Presented<'a> {
+    pub headers: &'a HeaderMap,
+    /// The other end of the connection; `None` where it cannot be told.
+    pub address: Option<IpAddr>,
+    /// The names in the certificate that the connection was opened with; empty without one.
+    pub certificate: &'a [String],
+}
+
+impl<'a> Presented<'a> {
+    /// Header fields alone.
+    pub fn headers(headers: &'a HeaderMap) -> Self {
+        Self {
+            headers,
+            address: None,
+            certificate: &[],
         }
     }
 }
@@ -164,10 +185,11 @@ impl Gateway {
     /// # Errors
     /// 401 without usable credentials; 400 for a session id that is too long or holds control
     /// characters.
-    pub fn admit(&self, headers: &HeaderMap) -> Result<Admission, Refusal> {
+    pub fn admit(&self, presented: &Presented<'_>) -> Result<Admission, Refusal> {
+        let headers = presented.headers;
         let pruned = self.pruner.prune(headers);
         let client = match &self.boundary {
-            Some(boundary) => boundary.clients.identify(headers)?,
+            Some(boundary) => boundary.clients.identify(presented)?,
             None => Client::trusted(),
         };
         self.check_session_headers(headers)?;
@@ -184,10 +206,10 @@ impl Gateway {
     ///
     /// # Errors
     /// 401 without usable credentials for what is not open to everybody.
-    pub fn let_in(&self, route: OwnRoute, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub fn let_in(&self, route: OwnRoute, presented: &Presented<'_>) -> Result<(), Refusal> {
         match &self.boundary {
             Some(boundary) if !boundary.open_routes.contains(&route) => {
-                boundary.clients.identify(headers).map(drop)
+                boundary.clients.identify(presented).map(drop)
             }
             _ => Ok(()),
         }

@@ -146,7 +146,11 @@ impl Probes {
 
 /// The status of one answer to the question for an instance's health. A pooled connection that died
 /// meanwhile says nothing of the instance.
-pub(super) async fn ask(upstreams: &Upstreams, live: &Live, address: &str) -> Result<u16, CallError> {
+pub(super) async fn ask(
+    upstreams: &Upstreams,
+    live: &Live,
+    address: &str,
+) -> Result<u16, CallError> {
     let call = Call::get(address, &live.edge.health.path, MAX_ANSWER);
     let timeouts = &live.config.timeouts;
     let answer = match upstreams.call(&call, timeouts).await {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     affinity::{self, Keys},
-    gateway::Admission,
+    gateway::{Admission, Presented},
     http::{
         body::{self, Body, Budget, ReadLimits},
         reply::Failure,
@@ -73,13 +73,22 @@ impl Request<'_> {
     }
 }
 
+/// What says who sent a request.
+pub fn presented(session: &Session) -> Presented<'_> {
+    let address = session.client_addr().and_then(|address| address.as_inet());
+    Presented {
+        address: address.map(|address| address.ip()),
+        ..Presented::headers(&session.req_header().headers)
+    }
+}
+
 /// Step 1: removes what a client may not set and finds out who it is.
 ///
 /// # Errors
 /// 400 for ids out of bounds, 401 for a client that is not known.
 pub fn admit(session: &mut Session, live: &Live) -> Result<Admission, Failure> {
+    let admission = live.gateway.admit(&presented(session))?;
     let head = session.req_header_mut();
-    let admission = live.gateway.admit(&head.headers)?;
     for name in &admission.remove {
         head.remove_header(name);
     }

@@ -16,7 +16,7 @@ use http::header;
 use pingora::{Result, proxy::Session};
 use serde_json::{Value, json};
 
-use super::{Edge, live::Live, plan::Plan};
+use super::{Edge, live::Live, plan::Plan, request};
 use crate::{
     config::OwnRoute,
     http::reply::{self, Failure},
@@ -110,13 +110,12 @@ impl Edge {
         own: Own,
     ) -> Result<Told, Failure> {
         let live = plan.live.clone();
-        let head = session.req_header();
         let route = own.route();
         plan.route = match route {
             OwnRoute::Models => Route::Models,
             _ => Route::Status,
         };
-        live.gateway.let_in(route, &head.headers)?;
+        live.gateway.let_in(route, &request::presented(session))?;
         Ok(match own {
             Own::Models => Told::json(&models::list(&self.known_models(&live).await?)),
             Own::Model(id) => {

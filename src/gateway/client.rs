@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
-use super::Refusal;
+use super::{Presented, Refusal};
 use crate::{
     config::{GatewayConfig, SubagentPolicy},
     fleet::queue::{Queue, QueueLimits},
@@ -129,8 +129,8 @@ impl Clients {
     ///
     /// # Errors
     /// 401 where credentials are missing, wrong, or given more than once.
-    pub fn identify(&self, headers: &HeaderMap) -> Result<Client, Refusal> {
-        let (client, outcome) = self.recognise(headers);
+    pub fn identify(&self, presented: &Presented<'_>) -> Result<Client, Refusal> {
+        let (client, outcome) = self.recognise(presented.headers);
         metrics().authentications.inc(outcome);
         client.cloned().ok_or_else(|| refusal(outcome))
     }

@@ -149,7 +149,7 @@ fn claim(
 ) -> (ClaimOutcome, Option<String>) {
     let parents: Vec<_> = parents.iter().map(|value| (PARENT, *value)).collect();
     let admission = gateway
-        .admit(&headers(client, &parents))
+        .admit(&Presented::headers(&headers(client, &parents)))
         .expect("an admissible request");
     let outcome = gateway.decide(&admission, session);
     (outcome, gateway.authorise(&admission, session))
@@ -240,7 +240,9 @@ fn without_a_parent_header_a_claim_is_dropped() {
 fn another_spelling_of_the_parent_header_is_no_claim() {
     let gateway = guarded();
     let headers = headers("proxy", &[("x_dynamo_parent_session_id", b"p")]);
-    let admission = gateway.admit(&headers).expect("an admissible request");
+    let admission = gateway
+        .admit(&Presented::headers(&headers))
+        .expect("an admissible request");
     assert_eq!(admission.remove, ["x_dynamo_parent_session_id"]);
     assert_eq!(gateway.authorise(&admission, None), None);
 }
@@ -257,7 +259,7 @@ fn internal_headers_go_with_and_without_a_boundary() {
         (open(Some(PARENT)), ""),
         (open(None), ""),
     ] {
-        let admission = gateway.admit(&headers(client, &internal));
+        let admission = gateway.admit(&Presented::headers(&headers(client, &internal)));
         let mut names = admission.expect("an admissible request").remove;
         names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
         assert_eq!(
@@ -281,7 +283,10 @@ fn ids_that_are_too_long_or_unprintable_are_refused_by_name() {
             b"a\tb",
             "\u{a0}123456789012345".as_bytes(),
         ] {
-            let refusal = gateway.admit(&headers("ada", &[(place, b"fine"), (place, id)]));
+            let refusal = gateway.admit(&Presented::headers(&headers(
+                "ada",
+                &[(place, b"fine"), (place, id)],
+            )));
             let refusal = refusal.map(|_| id).expect_err("a bad id");
             assert_eq!(refusal.status, StatusCode::BAD_REQUEST);
             assert_eq!(refusal.param.as_deref(), Some(place));
@@ -294,7 +299,9 @@ fn ids_that_are_too_long_or_unprintable_are_refused_by_name() {
             b"",
         ] {
             assert!(
-                gateway.admit(&headers("ada", &[(place, id)])).is_ok(),
+                gateway
+                    .admit(&Presented::headers(&headers("ada", &[(place, id)])))
+                    .is_ok(),
                 "{place} {id:?}"
             );
         }
@@ -315,7 +322,7 @@ fn ids_that_are_too_long_or_unprintable_are_refused_by_name() {
 #[test]
 fn strangers_are_told_nothing_but_that_they_need_a_key() {
     let long = [("x-session-id", &b"an id that is far too long"[..])];
-    let refusal = guarded().admit(&headers("nobody", &long));
+    let refusal = guarded().admit(&Presented::headers(&headers("nobody", &long)));
     let refusal = refusal.map(|_| ()).expect_err("a wrong key");
     assert_eq!(refusal.outcome, Outcome::Unauthenticated);
 }
@@ -345,7 +352,9 @@ fn no_id_of_a_client_becomes_a_label() {
             let name = format!("x-kindred-{id}");
             let parent = format!("p{id}");
             let more = [(PARENT, parent.as_bytes()), (name.as_str(), b"v")];
-            let admission = gateway.admit(&headers("ada", &more)).expect("admitted");
+            let admission = gateway
+                .admit(&Presented::headers(&headers("ada", &more)))
+                .expect("admitted");
             gateway.authorise(&admission, Some(&format!("s{id}")));
         }
     };
@@ -367,7 +376,7 @@ fn a_dropped_claim_is_logged_on_one_line() {
         // Not through `admit`, which refuses such an id in a header.
         let admission = Admission {
             client: gateway
-                .admit(&headers("ada", &[]))
+                .admit(&Presented::headers(&headers("ada", &[])))
                 .expect("admitted")
                 .client,
             remove: Vec::new(),

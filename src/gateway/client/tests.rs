@@ -35,15 +35,17 @@ fn identify(clients: &Clients, values: &[&[u8]]) -> Result<String, &'static str>
         let value = HeaderValue::from_bytes(value).expect("a header value");
         headers.append(AUTHORIZATION, value);
     }
-    let client = clients.identify(&headers).map_err(|refusal| {
-        assert_eq!(refusal.status, StatusCode::UNAUTHORIZED);
-        assert!(refusal.www_authenticate.is_some());
-        assert!(
-            refusal.message.contains("Authorization: Bearer"),
-            "{refusal}"
-        );
-        refusal.code
-    })?;
+    let client = clients
+        .identify(&Presented::headers(&headers))
+        .map_err(|refusal| {
+            assert_eq!(refusal.status, StatusCode::UNAUTHORIZED);
+            assert!(refusal.www_authenticate.is_some());
+            assert!(
+                refusal.message.contains("Authorization: Bearer"),
+                "{refusal}"
+            );
+            refusal.code
+        })?;
     Ok(client.name.to_string())
 }
 
