@@ -113,8 +113,7 @@ fn whoever_waits_too_long_is_told_so() {
         kindred.assert_idle();
     }
     assert_eq!(refused(&kindred, "deadline"), 2.0);
-    let overloaded = kindred.metric("kindred_requests_total", &["outcome=\"overloaded\""]);
-    assert_eq!(overloaded, 2.0);
+    kindred.assert_metric("kindred_requests_total", &["outcome=\"overloaded\""], 2.0);
     assert_eq!(raw::read_answer(&mut begin(&kindred, "s")).status, 200);
 }
 
@@ -131,8 +130,11 @@ fn case_h02_a_client_that_leaves_the_line_is_noticed_and_nothing_is_sent_for_it(
     waiting(&kindred, 1.0);
     h2c::reset(&mut http2);
     waiting(&kindred, 0.0);
-    let cancelled = kindred.metric("kindred_requests_total", &["outcome=\"client_cancel\""]);
-    assert_eq!(cancelled, 2.0);
+    kindred.assert_metric(
+        "kindred_requests_total",
+        &["outcome=\"client_cancel\""],
+        2.0,
+    );
     drop(held);
     kindred.assert_idle();
     assert_eq!(worker(&fleet, Role::Context).requests().len(), 1);

@@ -81,9 +81,7 @@ fn case_h24_a_length_above_the_limit_is_refused_before_the_body_comes() {
     }
     assert_nothing_was_sent_on(&fleet);
     let counted = ["outcome=\"too_large\"", "route=\"chat_completions\""];
-    eventually("both are counted", || {
-        (kindred.metric("kindred_requests_total", &counted) == 2.0).then_some(())
-    });
+    kindred.assert_metric("kindred_requests_total", &counted, 2.0);
     kindred.assert_idle();
 }
 
@@ -242,10 +240,7 @@ fn the_budget_of_all_bodies_refuses_with_retry_after_and_is_given_back() {
         );
     }
     assert_nothing_was_sent_on(&fleet);
-    eventually("both are counted", || {
-        let refused = kindred.metric("kindred_requests_total", &["outcome=\"overloaded\""]);
-        (refused == 2.0).then_some(())
-    });
+    kindred.assert_metric("kindred_requests_total", &["outcome=\"overloaded\""], 2.0);
     let mut first = holders.remove(0);
     drop(holders);
     eventually("those who left give back", || {

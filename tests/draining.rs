@@ -126,10 +126,7 @@ fn an_order_for_all_instances_is_kept() {
         drain(&kindred, alias, Some("new_requests"));
     }
     assert_eq!(ask(&kindred, "s").0, 503);
-    eventually("it is counted", || {
-        let refused = kindred.metric("kindred_requests_total", &["no_instance"]);
-        (refused == 1.0).then_some(())
-    });
+    kindred.assert_metric("kindred_requests_total", &["no_instance"], 1.0);
     assert_eq!(kindred.admin("/readyz").status, 503);
     drain(&kindred, SECOND, None);
     assert_eq!(place(&kindred, "s"), SECOND);

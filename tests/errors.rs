@@ -8,7 +8,7 @@ use std::io::Write;
 use kindred::wire::Role;
 use serde_json::Value;
 use support::{
-    Kindred, chat, eventually,
+    Kindred, chat,
     fleet::{self, Fleet},
     raw::{self, Answer},
 };
@@ -106,9 +106,7 @@ fn wrong_fields_are_named() {
     assert_nothing_was_sent_on(&fleet);
     let counted = ["outcome=\"client_error\"", "route=\"chat_completions\""];
     let expected = (cases.len() * 2 + 1) as f64;
-    eventually("each is counted", || {
-        (kindred.metric("kindred_requests_total", &counted) == expected).then_some(())
-    });
+    kindred.assert_metric("kindred_requests_total", &counted, expected);
     kindred.assert_idle();
 }
 

@@ -315,8 +315,11 @@ fn a_stream_that_breaks_off_ends_with_an_error_event_and_the_connection() {
     assert!(heard.contains("\n\ndata: {\"error\""), "{heard}");
     assert!(!heard.contains("[DONE]"), "{heard}");
     kindred.assert_idle();
-    let broken = kindred.metric("kindred_requests_total", &["outcome=\"stream_broken\""]);
-    assert_eq!(broken, 1.0);
+    kindred.assert_metric(
+        "kindred_requests_total",
+        &["outcome=\"stream_broken\""],
+        1.0,
+    );
 }
 
 /// Reads on until `words` have come.
@@ -480,7 +483,7 @@ fn the_same_figures_and_debug_headers_as_in_the_normal_way() {
             &["route=\"chat_completions\""],
         ),
     ] {
-        assert_eq!(kindred.metric(name, labels), 1.0, "{name} {labels:?}");
+        kindred.assert_metric(name, labels, 1.0);
     }
     assert_eq!(kindred.metric("kindred_leg_retries_total", &[]), 0.0);
 }

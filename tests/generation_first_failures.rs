@@ -73,10 +73,7 @@ fn a_refused_context_leg_cancels_the_generation_leg_and_is_told_with_its_own_sta
             );
             assert_cancelled(&fleet, Role::Generation);
             kindred.assert_idle();
-            assert_eq!(
-                kindred.metric("kindred_requests_total", &["fleet=\"context\""]),
-                1.0
-            );
+            kindred.assert_metric("kindred_requests_total", &["fleet=\"context\""], 1.0);
         }
     }
 }
@@ -134,10 +131,7 @@ fn a_refused_generation_leg_cancels_the_context_leg_and_is_not_repeated() {
     assert_eq!(fleet.requests(Role::Generation).len(), 1);
     assert_contexts_left(&fleet, 0);
     kindred.assert_idle();
-    assert_eq!(
-        kindred.metric("kindred_requests_total", &["fleet=\"generation\""]),
-        1.0
-    );
+    kindred.assert_metric("kindred_requests_total", &["fleet=\"generation\""], 1.0);
 }
 
 /// Waits until the worker has seen the edge leave all of its requests but so many.
@@ -171,7 +165,7 @@ fn a_generation_leg_that_may_be_repeated_is_repeated_elsewhere_with_its_context_
             assert_eq!(ids.len(), 3, "each pair has an id of its own");
             assert_contexts_left(&fleet, 1);
             let labels = ["fleet=\"generation\"", "reason=\"status\""];
-            assert_eq!(kindred.metric("kindred_leg_retries_total", &labels), 2.0);
+            kindred.assert_metric("kindred_leg_retries_total", &labels, 2.0);
             kindred.assert_idle();
         }
     }
@@ -231,9 +225,10 @@ fn a_client_that_leaves_before_the_answer_closes_both_legs() {
         assert_cancelled(&fleet, Role::Context);
         assert_cancelled(&fleet, Role::Generation);
         kindred.assert_idle();
-        assert_eq!(
-            kindred.metric("kindred_requests_total", &["outcome=\"client_cancel\""]),
-            1.0
+        kindred.assert_metric(
+            "kindred_requests_total",
+            &["outcome=\"client_cancel\""],
+            1.0,
         );
         assert_eq!(kindred.metric("kindred_leg_retries_total", &[]), 0.0);
     }
@@ -255,9 +250,10 @@ fn a_client_that_leaves_a_silent_stream_closes_the_generation_leg() {
     drop(client);
     assert_cancelled(&fleet, Role::Generation);
     kindred.assert_idle();
-    assert_eq!(
-        kindred.metric("kindred_requests_total", &["outcome=\"client_cancel\""]),
-        1.0
+    kindred.assert_metric(
+        "kindred_requests_total",
+        &["outcome=\"client_cancel\""],
+        1.0,
     );
 }
 
@@ -276,10 +272,7 @@ fn a_generation_instance_that_cannot_be_reached_is_passed_over() {
     let kindred = Kindred::serve(&yaml);
     let answer = raw::post(kindred.edge(), CHAT, &[], &asked(false));
     assert_eq!(answer.status, 200, "{}", answer.text());
-    assert_eq!(
-        kindred.metric("kindred_leg_retries_total", &["fleet=\"generation\""]),
-        1.0
-    );
+    kindred.assert_metric("kindred_leg_retries_total", &["fleet=\"generation\""], 1.0);
     assert_eq!(fleet.requests(Role::Context).len(), 1);
     kindred.assert_idle();
 

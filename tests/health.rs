@@ -74,7 +74,7 @@ fn a_worker_that_dies_is_left_alone_until_it_is_back_and_sessions_move_once() {
         assert_eq!(now, "aggregated-1", "{session} stays where it moved to");
     }
     bound_to(&kindred, "aggregated-0");
-    assert_eq!(kindred.metric("kindred_instance_usable", &[]), 2.0);
+    kindred.assert_metric("kindred_instance_usable", &[], 2.0);
     kindred.assert_idle();
 }
 
@@ -190,10 +190,7 @@ fn case_h21_what_clients_do_takes_nobody_out() {
     fleet.workers[0].until_faults_are_met();
     drop(clients);
     kindred.assert_idle();
-    assert_eq!(
-        kindred.metric("kindred_requests_total", &["client_cancel"]),
-        12.0
-    );
+    kindred.assert_metric("kindred_requests_total", &["client_cancel"], 12.0);
     assert_eq!(ejections(&kindred, &[]), 0.0);
     assert_eq!(place(&kindred, &session), "aggregated-0");
 }

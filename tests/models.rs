@@ -111,13 +111,13 @@ fn an_aggregated_fleet_is_sent_the_clients_request_with_its_session_and_nothing_
     assert_eq!(answer.header("x-kindred-generation"), Some("aggregated-0"));
     assert_eq!(answer.header("x-kindred-context"), None);
     kindred.assert_idle();
-    let counted = kindred.metric(
+    kindred.assert_metric(
         "kindred_requests_total",
         &["fleet=\"aggregated\"", "outcome=\"ok\""],
+        1.0,
     );
-    assert_eq!(counted, 1.0);
-    let legs = kindred.metric("kindred_leg_duration_seconds_count", &[]);
-    assert_eq!(legs, 1.0, "there is no context leg");
+    // There is no context leg.
+    kindred.assert_metric("kindred_leg_duration_seconds_count", &[], 1.0);
 }
 
 #[test]

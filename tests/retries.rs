@@ -187,10 +187,7 @@ fn a_generation_worker_whose_name_is_unknown_is_passed_over() {
     let answer = ask(&kindred);
     assert_eq!(answer.status, 200, "{}", answer.text());
     let generation = [r#"fleet="generation""#];
-    assert_eq!(
-        kindred.metric("kindred_leg_retries_total", &generation),
-        1.0
-    );
+    kindred.assert_metric("kindred_leg_retries_total", &generation, 1.0);
     kindred.assert_idle();
 
     let kindred = Kindred::serve(&with_generations(&fleet, &[UNKNOWN], &settings()));

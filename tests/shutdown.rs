@@ -125,7 +125,7 @@ fn readiness_ends_with_sigterm_and_health_and_metrics_stay() {
     refuses_connections(&kindred);
     assert_eq!(kindred.admin("/readyz").status, 503);
     assert_eq!(kindred.admin("/healthz").status, 200);
-    assert_eq!(kindred.metric("kindred_in_flight", &["generation"]), 1.0);
+    kindred.assert_metric("kindred_in_flight", &["generation"], 1.0);
 }
 
 #[test]

@@ -68,10 +68,7 @@ fn assert_counted(kindred: &Kindred, fleet: Role, outcome: &str, times: f64) {
         format!("fleet=\"{}\"", fleet.label()),
         format!("outcome=\"{outcome}\""),
     ];
-    eventually("it is counted", || {
-        let counted = kindred.metric("kindred_requests_total", &[&labels[0], &labels[1]]);
-        (counted == times).then_some(())
-    });
+    kindred.assert_metric("kindred_requests_total", &[&labels[0], &labels[1]], times);
 }
 
 /// Addresses where nothing listens, for as long as the ports are held.

@@ -186,8 +186,7 @@ fn informational_heads_are_not_the_answer() {
     let before_last = text.strip_suffix(last).unwrap();
     assert!(!before_last.contains("chunked"), "{text}");
     let counted = ["fleet=\"generation\""];
-    let heads = kindred.metric("kindred_leg_first_byte_seconds_count", &counted);
-    assert_eq!(heads, 1.0);
+    kindred.assert_metric("kindred_leg_first_byte_seconds_count", &counted, 1.0);
     kindred.assert_idle();
 }
 
@@ -198,8 +197,7 @@ fn both_legs_first_bytes_are_measured() {
     assert_eq!(ask(&kindred).status, 200);
     for leg in ["context", "generation"] {
         let label = format!("fleet=\"{leg}\"");
-        let heads = kindred.metric("kindred_leg_first_byte_seconds_count", &[&label]);
-        assert_eq!(heads, 1.0, "{leg}");
+        kindred.assert_metric("kindred_leg_first_byte_seconds_count", &[&label], 1.0);
     }
 }
 

@@ -77,7 +77,10 @@ fn an_error_within_a_stream_is_told_so_too_however_its_line_goes_on() {
     let error: Value = serde_json::from_str(error).unwrap();
     assert_eq!(error["error"]["message"], TOLD);
     assert_eq!(error["error"]["type"], "server_error");
-    let failed = kindred.metric("kindred_requests_total", &["outcome=\"upstream_error\""]);
-    assert_eq!(failed, 1.0);
+    kindred.assert_metric(
+        "kindred_requests_total",
+        &["outcome=\"upstream_error\""],
+        1.0,
+    );
     kindred.assert_idle();
 }

@@ -4,7 +4,7 @@
 //! held back of it. A JSON answer goes out once it is whole, so that one that breaks off is a
 //! refusal and no short answer. A stream must never end quietly before it is complete.
 
-use pingora::proxy::Session;
+use pingora::{http::ResponseHeader, proxy::Session};
 
 use super::{
     client::Client,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::http::{
     reply::{self, Failure},
-    upstream::{CallError, classify},
+    upstream::CallError,
 };
 
 /// Writes the whole answer.
@@ -60,25 +60,18 @@ async fn stream(
     client: &mut Client,
 ) -> Result<(), Failure> {
     let Incoming {
-        mut call,
         mut head,
-        mut early,
+        mut parts,
     } = incoming;
     let live = plan.live.clone();
-    let headers = plan.answer_fields();
     relay::stream_head(&mut head).map_err(|_| no_head())?;
-    reply::insert(&mut head, &headers).map_err(|_| no_head())?;
-    client.begin(session, Some(head)).await?;
+    begin(session, plan, head, client).await?;
     let (Some(relay), Some(leg)) = (&mut plan.relay, &mut plan.generation) else {
         return Err(no_head());
     };
     loop {
         client.let_beat(relay.may_beat());
-        let part = match early.pop_front() {
-            Some(part) => Ok(Some(part)),
-            None => client.attend(session, call.next()).await?,
-        };
-        let whole = match part {
+        let whole = match client.attend(session, parts.next()).await? {
             Ok(Some(part)) => {
                 leg.part_came();
                 let part = relay.pass(part, &live);
@@ -91,11 +84,11 @@ async fn stream(
             Ok(None) => return Err(broken_stream()),
             // It has said what it had to say; how it hangs up is its own affair.
             Err(_) if relay.is_complete() => false,
-            Err(error) => return Err(unanswered(classify(error))),
+            Err(error) => return Err(unanswered(error)),
         };
         plan.outcome = Some(relay.outcome());
         if whole {
-            call.release().await;
+            parts.call.release().await;
         }
         return client.write(session, None, true).await;
     }
@@ -109,32 +102,36 @@ async fn whole(
     live: &Live,
 ) -> Result<(), Failure> {
     let Incoming {
-        mut call,
         mut head,
-        mut early,
+        mut parts,
     } = incoming;
     let mut held = Vec::new();
     loop {
-        let part = match early.pop_front() {
-            Some(part) => Some(part),
-            None => client
-                .attend(session, call.next())
-                .await?
-                .map_err(|error| unanswered(classify(error)))?,
+        let part = client.attend(session, parts.next()).await?;
+        let Some(part) = part.map_err(unanswered)? else {
+            break;
         };
-        let Some(part) = part else { break };
         if held.len() + part.len() > live.config.limits.max_answer {
             return Err(unanswered(CallError::TooLarge));
         }
         held.extend_from_slice(&part);
     }
-    call.release().await;
+    parts.call.release().await;
     let body = relay::for_client(held, live.config.telemetry.internal_fields)?;
-    let headers = plan.answer_fields();
     relay::answer_head(&mut head, body.len()).map_err(|_| no_head())?;
-    reply::insert(&mut head, &headers).map_err(|_| no_head())?;
-    client.begin(session, Some(head)).await?;
+    begin(session, plan, head, client).await?;
     client.write(session, Some(body), true).await
+}
+
+/// Writes a worker's head, with what every answer to this request carries.
+async fn begin(
+    session: &mut Session,
+    plan: &Plan,
+    mut head: ResponseHeader,
+    client: &mut Client,
+) -> Result<(), Failure> {
+    reply::insert(&mut head, &plan.answer_fields()).map_err(|_| no_head())?;
+    client.begin(session, Some(head)).await
 }
 
 fn no_head() -> Failure {

@@ -17,7 +17,7 @@ use super::{
     context_leg::{ContextDone, ContextLeg, Series},
     failure::unusable_server_info,
     generation_leg::{GenerationLeg, Message},
-    incoming::{Incoming, failed, open, unanswered},
+    incoming::{Incoming, Parts, failed, open, unanswered},
     plan::Plan,
     retry::{Failed, Kind},
     server_info::ServerInfos,
@@ -106,7 +106,8 @@ impl<'u> GenerationFirst<'u, '_> {
         let attempt = context.attempt(pick, series, request_id, ScheduleStyle::GenerationFirst);
         let (done, head, early) = both(&mut call, attempt, plan).await?;
         call.limit_silence();
-        let mut incoming = Incoming { call, head, early };
+        let parts = Parts { call, early };
+        let mut incoming = Incoming { head, parts };
         let Some(done) = done else {
             return Err(Broken::Generation(Failed {
                 cause: incoming.cause(),

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::http::{
     reply::{Failure, upstream_failure},
-    upstream::{CallError, Streaming, Upstreams},
+    upstream::{CallError, Streaming, Upstreams, classify},
 };
 
 /// Bytes of a worker's error body that are looked at for its message.
@@ -29,10 +29,28 @@ const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A generation worker's answer whose head is in.
 pub struct Incoming<'u> {
-    pub call: Streaming<'u>,
     pub head: ResponseHeader,
-    /// What of the body was read before it was wanted.
+    pub parts: Parts<'u>,
+}
+
+/// The body of an answer, part by part.
+pub struct Parts<'u> {
+    pub call: Streaming<'u>,
+    /// What was read before it was wanted.
     pub early: VecDeque<Bytes>,
+}
+
+impl Parts<'_> {
+    /// The next part; `None` at the end.
+    ///
+    /// # Errors
+    /// The connection broke, or was silent for too long.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
+        match self.early.pop_front() {
+            Some(part) => Ok(Some(part)),
+            None => self.call.next().await.map_err(classify),
+        }
+    }
 }
 
 impl<'u> Incoming<'u> {
@@ -67,7 +85,7 @@ impl<'u> Incoming<'u> {
     pub async fn refusal(&mut self, live: &Live) -> Failure {
         let mut body = BytesMut::new();
         let read = async {
-            while let Ok(Some(part)) = self.call.next().await
+            while let Ok(Some(part)) = self.parts.call.next().await
                 && body.len() < MAX_ERROR_BODY
             {
                 let room = MAX_ERROR_BODY.saturating_sub(body.len());
@@ -104,7 +122,8 @@ async fn attempt<'u>(
         Ok((call, head)) => {
             plan.generation_answers();
             let early = VecDeque::new();
-            Ok(Incoming { call, head, early })
+            let parts = Parts { call, early };
+            Ok(Incoming { head, parts })
         }
         Err(error) => Err(failed(error)),
     })

@@ -235,6 +235,21 @@ impl Kindred {
             .sum()
     }
 
+    /// Asserts that [`Kindred::metric`] comes to `expected`. What happens at the end of an answer is
+    /// counted a moment after its last byte was read.
+    pub fn assert_metric(&self, name: &str, labels: &[&str], expected: f64) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let value = self.metric(name, labels);
+            if value == expected {
+                return;
+            }
+            let what = format!("{name} {labels:?} is {value} and not {expected}");
+            assert!(Instant::now() < deadline, "{what}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Asserts that everything that is counted in flight comes back to zero.
     pub fn assert_idle(&self) {
         eventually("nothing is in flight", || {

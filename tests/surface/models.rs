@@ -123,9 +123,7 @@ fn without_a_worker_that_says_there_is_no_list() {
         assert!(!answer.text().contains("127.0.0.1"));
     }
     let counted = [r#"route="models""#, r#"outcome="no_instance""#];
-    eventually("they are counted", || {
-        (kindred.metric("kindred_requests_total", &counted) == 2.0).then_some(())
-    });
+    kindred.assert_metric("kindred_requests_total", &counted, 2.0);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use kindred::wire::Role;
 
 use super::*;
-use crate::support::{eventually, h2c, reload};
+use crate::support::{h2c, reload};
 
 fn value<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = head.lines().filter_map(|line| line.split_once(':'));
@@ -119,9 +119,7 @@ fn health_has_an_empty_body() {
     }
     assert_eq!(kindred.admin("/readyz").status, 200);
     let counted = [r#"route="status""#, r#"outcome="ok""#];
-    eventually("the answers are counted", || {
-        (kindred.metric("kindred_requests_total", &counted) == 2.0).then_some(())
-    });
+    kindred.assert_metric("kindred_requests_total", &counted, 2.0);
 }
 
 #[test]
