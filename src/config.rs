@@ -8,6 +8,7 @@
 mod address;
 mod body_limits;
 pub mod check;
+mod claims;
 mod discovery;
 mod health;
 mod http;
@@ -33,9 +34,13 @@ use std::{
 
 use secrecy::SecretString;
 
-use crate::wire::{Role, disagg::ScheduleStyle, signature::SigningProfile};
+use crate::{
+    telemetry::access_log,
+    wire::{Role, disagg::ScheduleStyle, signature::SigningProfile},
+};
 
 pub use body_limits::BodyLimits;
+pub use claims::{DelegationConfig, Nested, ParentSource};
 pub use discovery::{DiscoveryConfig, StoreConfig};
 pub use health::{DrainMode, Draining, EjectionConfig, HealthConfig, OverflowConfig};
 pub use http::{HalfClose, HttpConfig};
@@ -218,6 +223,8 @@ pub struct AffinityConfig {
     pub parent_header: Option<String>,
     /// Upstream's `subagent_affinity_scope`.
     pub scope: AffinityScope,
+    /// `affinity.nested`.
+    pub nested: Nested,
     /// `affinity.overflow`, for each instance.
     pub overflow: OverflowConfig,
 }
@@ -242,6 +249,12 @@ pub struct GatewayConfig {
     pub prune_headers: Vec<String>,
     /// How many (client, session) pairs are remembered for the `owned` policy.
     pub max_sessions: usize,
+    /// How long after its last use a session is its client's.
+    pub owned_ttl: Duration,
+    /// Where a claim to a parent may stand, in order; `None` is the usual places, see
+    /// [`GatewayConfig::sources`].
+    pub parent_sources: Option<Vec<ParentSource>>,
+    pub delegation: DelegationConfig,
     /// What is told to everybody, without a key.
     pub open_routes: Vec<OwnRoute>,
     /// What `/cluster_info` calls the instances.
@@ -270,6 +283,8 @@ pub enum SubagentPolicy {
     Owned,
     /// Any: the client is itself a trusted agent gateway.
     Declared,
+    /// Sessions for which the request carries a delegation.
+    Delegated,
 }
 
 /// One worker filter, standing in front of one worker.
@@ -425,6 +440,8 @@ pub struct TelemetryConfig {
     /// `telemetry.internal_fields`: JSON answers keep the fleet's own fields, such as
     /// `choices[].disaggregated_params` and `prompt_token_ids`, as upstream's do.
     pub internal_fields: bool,
+    /// `telemetry.access_log`; `None` writes none.
+    pub access_log: Option<access_log::Target>,
     /// `telemetry.log`, a filter such as `info` or `kindred=debug`.
     pub log: String,
 }

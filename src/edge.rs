@@ -55,7 +55,7 @@ use crate::{
         summary,
         upstream::Upstreams,
     },
-    telemetry::{self, labels::Outcome},
+    telemetry::{self, access_log, labels::Outcome},
 };
 use client::Client;
 use context_leg::FinalAnswer;
@@ -167,6 +167,11 @@ impl Edge {
         telemetry::metrics()
             .body_budget
             .set(i64::try_from(self.budget.used()).unwrap_or(i64::MAX));
+        let log = access_log::current();
+        let dropped = log.map_or(0, |log| log.dropped());
+        telemetry::metrics()
+            .access_log_dropped
+            .set(i64::try_from(dropped).unwrap_or(i64::MAX));
         self.live.load().export();
     }
 }

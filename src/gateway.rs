@@ -5,16 +5,22 @@
 //! pass, never turn an unauthorised claim into an error, and never tell a client why its key is not
 //! the right one. It knows plain header maps only; the caller removes what it names.
 
+pub mod claims;
 pub mod client;
+pub mod delegation;
 pub mod lineage;
 pub mod prune;
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::{
-    config::{Config, GatewayConfig, OwnRoute, SubagentPolicy},
+    config::{Config, GatewayConfig, Nested, OwnRoute, ParentSource, SubagentPolicy},
     telemetry::{
         labels::{ClaimOutcome, Label, Outcome, PrunedField},
         metrics,
@@ -26,9 +32,11 @@ use crate::{
     },
 };
 
+use claims::{Claim, Heard, Sources};
 use client::Clients;
 pub use client::{Client, ClientId};
-use lineage::Lineage;
+use delegation::{Delegations, Token};
+use lineage::{Lineage, Root, Seconds};
 use prune::Pruner;
 
 /// Why a request may not go on; `http/reply` turns it into an answer in OpenAI's shape.
@@ -59,6 +67,32 @@ impl Refusal {
             kind: "invalid_request_error",
             message: format!("The session id in `{place}` {problem}."),
             param: Some(place.to_owned()),
+            www_authenticate: None,
+            outcome: Outcome::ClientError,
+        }
+    }
+
+    /// A 403 for a client that may not have a delegation, and has no use for one.
+    fn no_delegation(why: &str) -> Self {
+        Self {
+            status: StatusCode::FORBIDDEN,
+            code: "no_delegation",
+            kind: "permission_error",
+            message: format!("No delegation is handed out: {why}."),
+            param: None,
+            www_authenticate: None,
+            outcome: Outcome::ClientError,
+        }
+    }
+
+    /// A 404 for a session that was not seen from the client.
+    fn unknown_session() -> Self {
+        Self {
+            status: StatusCode::NOT_FOUND,
+            code: "unknown_session",
+            kind: "invalid_request_error",
+            message: "This session was not seen here of late; send its own turn first.".to_owned(),
+            param: Some("session_id".to_owned()),
             www_authenticate: None,
             outcome: Outcome::ClientError,
         }
@@ -95,19 +129,19 @@ pub struct Admission {
     pub remove: Vec<HeaderName>,
     /// The `Connection` header to set after the removals, where it nominated internal headers.
     pub connection: Option<HeaderValue>,
-    claim: Claim,
+    claim: Heard,
+    /// The delegation that came with the claim; of several copies none counts.
+    delegation: Option<String>,
 }
 
-/// What the request says about its parent, before it is decided.
+/// What became of a request's claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Claim {
-    Absent,
-    /// A parent header came though sub-agent affinity is off.
-    Disabled,
-    /// Copies of the parent header differ.
-    Ambiguous,
-    /// The parent's id, latin-1 text, stripped, not blank.
-    Named(String),
+pub struct Family {
+    /// The session that the request is to follow.
+    pub parent: Option<String>,
+    pub outcome: ClaimOutcome,
+    /// What lets the session's own sub-agents name it, where the answer is to carry that.
+    pub delegation: Option<String>,
 }
 
 /// The boundary that one configuration describes. A request asks the same `Gateway` from its head
@@ -115,7 +149,7 @@ enum Claim {
 #[derive(Debug)]
 pub struct Gateway {
     pruner: Pruner,
-    parent_header: Option<String>,
+    sources: Sources,
     max_session_id: usize,
     /// `None` where the file has no `gateway` section.
     boundary: Option<Boundary>,
@@ -127,10 +161,16 @@ struct Boundary {
     /// What needs no credentials.
     open_routes: Vec<OwnRoute>,
     lineage: Arc<Lineage>,
+    /// How long after its last use a session is its client's.
+    owned_ttl: Duration,
+    nested: Nested,
+    delegations: Delegations,
 }
 
 impl Boundary {
-    fn build(config: &GatewayConfig, previous: Option<&Self>) -> Self {
+    fn build(whole: &Config, config: &GatewayConfig, previous: Option<&Self>) -> Self {
+        let edge = whole.edge.as_ref();
+        let keys = edge.map_or(&[][..], |edge| &edge.internal_request_auth_keys);
         let lineage = match previous {
             Some(previous) => {
                 previous.lineage.set_capacity(config.max_sessions);
@@ -142,6 +182,9 @@ impl Boundary {
             clients: Clients::new(config, previous.map(|previous| &previous.clients)),
             open_routes: config.open_routes.clone(),
             lineage,
+            owned_ttl: config.owned_ttl,
+            nested: edge.map(|edge| edge.affinity.nested).unwrap_or_default(),
+            delegations: Delegations::new(&config.delegation, keys),
         }
     }
 }
@@ -163,19 +206,28 @@ impl Gateway {
             .as_ref()
             .map_or(&[][..], |gateway| &gateway.prune_headers);
         let previous = previous.and_then(|gateway| gateway.boundary.as_ref());
-        let pruner = Pruner::new(parent_header.as_deref(), configured);
+        let sources = match (&config.gateway, &parent_header) {
+            (Some(gateway), header) => gateway.sources(header.as_deref()),
+            (None, Some(header)) => vec![ParentSource::Header(header.clone())],
+            // Nothing is followed; what is claimed is still told.
+            (None, None) => GatewayConfig::default().sources(None),
+        };
+        let trusting = config.gateway.is_none();
+        let sources = Sources::new(sources, trusting, parent_header.is_some());
+        let named = sources.headers().chain(parent_header.as_deref());
+        let pruner = Pruner::new(named, configured);
         Self {
-            pruner: if config.gateway.is_some() {
-                pruner
-            } else {
+            pruner: if trusting {
                 pruner.trusting(parent_header.as_deref())
+            } else {
+                pruner
             },
-            parent_header,
+            sources,
             max_session_id: config.limits.max_session_id,
             boundary: config
                 .gateway
                 .as_ref()
-                .map(|gateway| Boundary::build(gateway, previous)),
+                .map(|gateway| Boundary::build(config, gateway, previous)),
         }
     }
 
@@ -197,7 +249,8 @@ impl Gateway {
             client,
             remove: pruned.remove,
             connection: pruned.connection,
-            claim: self.claim(headers),
+            claim: self.sources.hear(headers),
+            delegation: delegation_of(headers),
         })
     }
 
@@ -247,67 +300,126 @@ impl Gateway {
         Some(pruned.body)
     }
 
-    /// Decides the claim of an admitted request, once its own conversation id is known, and notes
-    /// that the client has used that session. Counts the outcome; a claim that is dropped is logged
-    /// with the client's name and both ids. Returns the parent's id where the request is to follow
-    /// it.
+    /// Decides the claim of an admitted request, once its body and its own conversation id are known,
+    /// and notes that the client has used that session. Counts the outcome; a claim that is dropped is
+    /// logged with the client's name and both ids.
+    ///
+    /// # Errors
+    /// 400 for a parent's id in the body that is too long or holds control characters.
     pub fn authorise(
         &self,
         admission: &Admission,
+        view: &BodyView<'_>,
         conversation_id: Option<&str>,
-    ) -> Option<String> {
-        let outcome = self.decide(admission, conversation_id);
+    ) -> Result<Family, Refusal> {
+        let check = |id: &str, place: &str| self.check_session_id(id, place);
+        let claim = self.sources.settle(admission.claim.clone(), view, check)?;
+        let (outcome, parent) = self.decide(admission, &claim, conversation_id);
         metrics().parent_claims.inc(outcome);
+        let mut delegation = None;
         if let (Some(boundary), Some(session)) = (&self.boundary, conversation_id) {
-            boundary.lineage.record(&admission.client, session);
+            let (client, now) = (&admission.client, Seconds::now());
+            let root = parent.as_deref();
+            boundary.lineage.record(client, session, root, now);
+            let handed_out = boundary.delegations.on_answers && root.is_none();
+            delegation = handed_out
+                .then(|| boundary.delegate(client, session))
+                .flatten();
         }
-        let parent = match &admission.claim {
-            Claim::Named(parent) => Some(parent.as_str()),
-            Claim::Absent | Claim::Disabled | Claim::Ambiguous => None,
-        };
-        match outcome {
-            ClaimOutcome::None => None,
-            ClaimOutcome::Trusted | ClaimOutcome::Authorised => parent.map(str::to_owned),
-            dropped => {
-                // Ids are fields and not part of the message: as fields they are escaped.
-                tracing::info!(
-                    client = &*admission.client.name,
-                    session = conversation_id.unwrap_or_default(),
-                    parent = parent.unwrap_or_default(),
-                    reason = dropped.as_str(),
-                    "dropped a claim to a parent session"
-                );
-                None
-            }
+        if outcome.is_dropped() {
+            let named = match &claim {
+                Claim::Named(named) => named.as_str(),
+                Claim::Absent | Claim::Disabled | Claim::Ambiguous => "",
+            };
+            // Ids are fields and not part of the message: as fields they are escaped.
+            tracing::info!(
+                client = &*admission.client.name,
+                session = conversation_id.unwrap_or_default(),
+                parent = named,
+                reason = outcome.as_str(),
+                "dropped a claim to a parent session"
+            );
         }
+        Ok(Family {
+            parent,
+            outcome,
+            delegation: delegation.map(|token| token.text),
+        })
     }
 
-    fn decide(&self, admission: &Admission, conversation_id: Option<&str>) -> ClaimOutcome {
-        let parent = match &admission.claim {
-            Claim::Absent => return ClaimOutcome::None,
-            Claim::Disabled => return ClaimOutcome::Disabled,
-            Claim::Ambiguous => return ClaimOutcome::Ambiguous,
+    /// What becomes of a claim, and whom the request is to follow.
+    fn decide(
+        &self,
+        admission: &Admission,
+        claim: &Claim,
+        session: Option<&str>,
+    ) -> (ClaimOutcome, Option<String>) {
+        let dropped = |outcome| (outcome, None);
+        let parent = match claim {
+            Claim::Absent => return dropped(ClaimOutcome::None),
+            Claim::Disabled => return dropped(ClaimOutcome::Disabled),
+            Claim::Ambiguous => return dropped(ClaimOutcome::Ambiguous),
             Claim::Named(parent) => parent.as_str(),
         };
         let Some(boundary) = &self.boundary else {
-            return ClaimOutcome::Trusted;
+            return (ClaimOutcome::Trusted, Some(parent.to_owned()));
         };
-        if conversation_id == Some(parent) {
-            return ClaimOutcome::SelfNamed;
+        if session == Some(parent) {
+            return dropped(ClaimOutcome::SelfNamed);
         }
-        match admission.client.subagents {
-            SubagentPolicy::None => ClaimOutcome::NotAllowed,
-            SubagentPolicy::Declared => ClaimOutcome::Authorised,
-            SubagentPolicy::Owned if boundary.lineage.owns(&admission.client, parent) => {
-                ClaimOutcome::Authorised
-            }
-            SubagentPolicy::Owned => ClaimOutcome::NotOwned,
+        match boundary.judge(admission, parent) {
+            ClaimOutcome::Authorised => {}
+            refused => return dropped(refused),
+        }
+        let (client, ttl) = (&admission.client, boundary.owned_ttl);
+        let asked = (session, parent);
+        match (
+            boundary.lineage.root(client, asked, ttl, Seconds::now()),
+            boundary.nested,
+        ) {
+            (Root::Itself, _) => (ClaimOutcome::Authorised, Some(parent.to_owned())),
+            (Root::Session(root), Nested::Root) => (ClaimOutcome::Root, Some(root.into())),
+            (Root::Session(_) | Root::Circle, _) => dropped(ClaimOutcome::Nested),
         }
     }
 
+    /// The client of a request for a delegation.
+    ///
+    /// # Errors
+    /// 401 as [`Gateway::admit`]; 403 for a client that needs none.
+    pub fn delegating(&self, presented: &Presented<'_>) -> Result<Client, Refusal> {
+        let Some(boundary) = &self.boundary else {
+            let why = "without a `gateway` section every claim is trusted";
+            return Err(Refusal::no_delegation(why));
+        };
+        let client = boundary.clients.identify(presented)?;
+        match client.subagents {
+            SubagentPolicy::Delegated => Ok(client),
+            _ => Err(Refusal::no_delegation(
+                "this client's policy is not `delegated`",
+            )),
+        }
+    }
+
+    /// A delegation of one of the client's own sessions, for its sub-agents.
+    ///
+    /// # Errors
+    /// 400 for an id out of bounds, 404 for a session that was not seen from this client.
+    pub fn delegate(&self, client: &Client, session: &str) -> Result<Token, Refusal> {
+        self.check_session_id(session, "session_id")?;
+        let token = self.boundary.as_ref().and_then(|boundary| {
+            let (ttl, now) = (boundary.owned_ttl, Seconds::now());
+            let owns = boundary.lineage.owns(client, session, ttl, now);
+            owns.then(|| boundary.delegate(client, session)).flatten()
+        });
+        token.ok_or_else(Refusal::unknown_session)
+    }
+
     fn check_session_headers(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let parent = self.parent_header.as_deref();
-        for name in CONVERSATION_ID_HEADERS.into_iter().chain(parent) {
+        for name in CONVERSATION_ID_HEADERS
+            .into_iter()
+            .chain(self.sources.headers())
+        {
             for text in HeaderSource::values(headers, name) {
                 let id = strip(&text);
                 self.check_id(id, id.chars().count(), name)?;
@@ -315,36 +427,53 @@ impl Gateway {
         }
         Ok(())
     }
+}
 
-    /// The claim as it stands in the headers. Without a gateway section the last copy counts, as
-    /// upstream has it (specification section 5.7); with one, copies must agree.
-    fn claim(&self, headers: &HeaderMap) -> Claim {
-        let Some(name) = &self.parent_header else {
-            let named = headers.contains_key(prune::USUAL_PARENT_HEADER);
-            return if named {
-                Claim::Disabled
-            } else {
-                Claim::Absent
-            };
-        };
-        let copies = HeaderSource::values(headers, name);
-        let mut copies = copies.map(|text| strip(&text).to_owned());
-        let Some(first) = copies.next() else {
-            return Claim::Absent;
-        };
-        let parent = if self.boundary.is_none() {
-            copies.last().unwrap_or(first)
-        } else if copies.all(|copy| copy == first) {
-            first
-        } else {
-            return Claim::Ambiguous;
-        };
-        if parent.is_empty() {
-            Claim::Absent
-        } else {
-            Claim::Named(parent)
+impl Boundary {
+    /// What the client's policy says of a claim to `parent`.
+    fn judge(&self, admission: &Admission, parent: &str) -> ClaimOutcome {
+        let client = &admission.client;
+        match client.subagents {
+            SubagentPolicy::None => ClaimOutcome::NotAllowed,
+            SubagentPolicy::Declared => ClaimOutcome::Authorised,
+            SubagentPolicy::Owned => {
+                let now = Seconds::now();
+                match self.lineage.owns(client, parent, self.owned_ttl, now) {
+                    true => ClaimOutcome::Authorised,
+                    false => ClaimOutcome::NotOwned,
+                }
+            }
+            SubagentPolicy::Delegated => {
+                let Some(token) = &admission.delegation else {
+                    return ClaimOutcome::NotDelegated;
+                };
+                let now = SystemTime::now();
+                match self
+                    .delegations
+                    .allows(token, &client.principal(), parent, now)
+                {
+                    true => ClaimOutcome::Authorised,
+                    false => ClaimOutcome::BadDelegation,
+                }
+            }
         }
     }
+
+    /// A token for a session of a client that needs one.
+    fn delegate(&self, client: &Client, session: &str) -> Option<Token> {
+        if client.subagents != SubagentPolicy::Delegated {
+            return None;
+        }
+        let now = SystemTime::now();
+        self.delegations.issue(&client.principal(), session, now)
+    }
+}
+
+/// The delegation that a request carries.
+fn delegation_of(headers: &HeaderMap) -> Option<String> {
+    let mut copies = headers.get_all(delegation::HEADER).iter();
+    let only = copies.next()?.to_str().ok()?.trim().to_owned();
+    copies.next().is_none().then_some(only)
 }
 
 #[cfg(test)]

@@ -178,6 +178,8 @@ fn run(command: Command) -> Result<bool, String> {
 fn serve(file: &Path) -> Result<bool, String> {
     let config = Config::load(file).map_err(|error| error.to_string())?;
     let log = telemetry::log::init(&config.telemetry.log).map_err(|error| error.to_string())?;
+    let access_log = telemetry::access_log::prepare(config.telemetry.access_log.as_ref())?;
+    telemetry::access_log::replace(access_log);
     let running = Running::prepare(config, Vec::new(), FreePorts::default(), log)
         .map_err(|error| error.to_string())?;
     for warning in &running.config.warnings {

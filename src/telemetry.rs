@@ -5,6 +5,7 @@
 //! configuration. It must never take a session, a parent, a client-supplied model or a path as a
 //! label, and it calls no other room.
 
+pub mod access_log;
 pub mod labels;
 pub mod log;
 pub mod metrics;

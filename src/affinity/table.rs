@@ -54,6 +54,17 @@ impl<V: Copy> BindingTable<V> {
         }
     }
 
+    /// As [`BindingTable::new`], but room is taken only as it is needed: for tables that are empty
+    /// more often than not.
+    pub fn growing(bound: usize) -> Self {
+        Self {
+            slots: Vec::new(),
+            index: Index::with_capacity(0),
+            bound: bound.clamp(1, NONE as usize - 1),
+            ..Self::new(1)
+        }
+    }
+
     /// Number of entries.
     pub fn len(&self) -> usize {
         self.index.len()

@@ -125,10 +125,11 @@ fn build(mut file: raw::File, secrets: &Secrets<'_>, report: &mut Report) -> Con
     let limits = own::limits(file.limits.take(), report);
     let timeouts = own::timeouts(file.timeouts.take(), report);
     let http = own::http(file.http.take(), report);
-    let telemetry = own::telemetry(file.telemetry.take(), report);
+    let telemetry = own::telemetry(file.telemetry.take(), secrets.folder, report);
     let compatibility = own::compatibility(file.compatibility.take(), report);
     let tls = own::tls(file.tls.take(), secrets.folder, report);
-    let gateway = file.gateway.take().map(|field| own::gateway(field, report));
+    let gateway = file.gateway.take();
+    let gateway = gateway.map(|field| own::gateway(field, &key, secrets, report));
     let cors = file.cors.take().and_then(|field| own::cors(field, report));
     let edge = upstream::edge(file, &key, secrets, gateway.is_some(), others, report);
     Config {

@@ -4,6 +4,7 @@
 //! these sections is an error, so that a misspelt protection is never quietly absent.
 
 mod body_limits;
+mod claims;
 mod cors;
 mod gateway;
 mod health;
@@ -13,15 +14,18 @@ mod timeouts;
 mod tls;
 
 use crate::config::words::shown;
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::Path};
 
 use super::{
     AdminConfig, Compatibility, Limits, TelemetryConfig,
     address::Listener,
-    raw::{self, Field, Section},
+    raw::{self, Field, Section, node::Value},
     report::Report,
 };
-use crate::{telemetry, wire::signature::SigningProfile};
+use crate::{
+    telemetry::{self, access_log::Target},
+    wire::signature::SigningProfile,
+};
 
 pub(crate) use cors::cors;
 pub(crate) use gateway::gateway;
@@ -162,7 +166,11 @@ pub(crate) fn compatibility(field: Option<Field>, report: &mut Report) -> Compat
 }
 
 /// `telemetry`.
-pub(crate) fn telemetry(field: Option<Field>, report: &mut Report) -> TelemetryConfig {
+pub(crate) fn telemetry(
+    field: Option<Field>,
+    folder: &Path,
+    report: &mut Report,
+) -> TelemetryConfig {
     let raw = field
         .map(|field| raw::Telemetry::closed(field, report))
         .unwrap_or_default();
@@ -178,9 +186,30 @@ pub(crate) fn telemetry(field: Option<Field>, report: &mut Report) -> TelemetryC
     let internal_fields = raw.internal_fields;
     let internal_fields = internal_fields.and_then(|field| field.boolean(report));
     let debug_headers = raw.debug_headers.and_then(|field| field.boolean(report));
+    let access_log = raw.access_log.filter(|field| !field.is_null());
     TelemetryConfig {
+        access_log: access_log.and_then(|field| access_log_target(&field, folder, report)),
         debug_headers: debug_headers.unwrap_or(false),
         internal_fields: internal_fields.unwrap_or(false),
         log: log.unwrap_or_else(|| "info".to_owned()),
+    }
+}
+
+/// `telemetry.access_log`: where it is written, unless it is off.
+fn access_log_target(field: &Field, folder: &Path, report: &mut Report) -> Option<Target> {
+    if matches!(field.value, Value::Bool(false)) {
+        return None;
+    }
+    match field.text(report)?.trim() {
+        "off" => None,
+        "stderr" => Some(Target::Stderr),
+        "" => {
+            report.error(
+                &field.at,
+                "is empty; write off, stderr or the path of a file",
+            );
+            None
+        }
+        path => Some(Target::File(folder.join(path))),
     }
 }

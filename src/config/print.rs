@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 
 use super::{
     AffinityScope, AllowedHeaders, AllowedOrigins, BodyLimits, Compatibility, Config, CorsConfig,
-    DiscoveryConfig, EdgeConfig, FleetConfig, FleetsConfig, GatewayConfig, HalfClose, HttpConfig,
-    InstanceNames, KvCacheAwareConfig, Limits, ModelConfig, NewConversationPlacement, PlacesByRole,
-    RouterConfig, StoreConfig, SubagentPolicy, Timeouts, WorkerFilterConfig,
-    raw::field::written_size, secret::MASK,
+    DelegationConfig, DiscoveryConfig, EdgeConfig, FleetConfig, FleetsConfig, GatewayConfig,
+    HalfClose, HttpConfig, InstanceNames, KvCacheAwareConfig, Limits, ModelConfig,
+    NewConversationPlacement, ParentSource, PlacesByRole, RouterConfig, StoreConfig,
+    SubagentPolicy, Timeouts, WorkerFilterConfig, raw::field::written_size, secret::MASK,
 };
 use crate::wire::{
     Role,
@@ -48,7 +48,9 @@ pub(super) fn masked(config: &Config) -> String {
     put(&mut file, "limits", limits(&config.limits));
     put(&mut file, "timeouts", timeouts(&config.timeouts));
     put(&mut file, "http", http(&config.http));
+    let access_log = config.telemetry.access_log.as_ref();
     let telemetry = json!({
+        "access_log": access_log.map_or("off".to_owned(), ToString::to_string),
         "debug_headers": config.telemetry.debug_headers,
         "internal_fields": config.telemetry.internal_fields,
         "log": config.telemetry.log,
@@ -103,7 +105,7 @@ fn edge_keys(edge: &EdgeConfig, file: &mut Map<String, Value>) {
         AffinityScope::Both => "both",
     };
     put(file, "subagent_affinity_scope", scope);
-    put(file, "affinity", health::affinity(&edge.affinity.overflow));
+    put(file, "affinity", health::affinity(&edge.affinity));
     put(file, "health", health::health(&edge.health));
     put(file, "max_retries", edge.max_retries);
     put(
@@ -253,6 +255,7 @@ fn policy(policy: SubagentPolicy) -> &'static str {
         SubagentPolicy::None => "none",
         SubagentPolicy::Owned => "owned",
         SubagentPolicy::Declared => "declared",
+        SubagentPolicy::Delegated => "delegated",
     }
 }
 
@@ -276,6 +279,16 @@ fn gateway(config: &GatewayConfig) -> Value {
     put(&mut gateway, "clients", clients.collect::<Vec<_>>());
     put(&mut gateway, "prune_headers", config.prune_headers.clone());
     put(&mut gateway, "max_sessions", config.max_sessions);
+    let ttl = humantime::format_duration(config.owned_ttl).to_string();
+    put(&mut gateway, "owned_ttl", ttl);
+    if let Some(sources) = &config.parent_sources {
+        let sources = sources.iter().map(|source| match source {
+            ParentSource::Header(name) => json!(name),
+            ParentSource::Body(names) => json!({"body": names.join(".")}),
+        });
+        put(&mut gateway, "parent_sources", sources.collect::<Vec<_>>());
+    }
+    put(&mut gateway, "delegation", delegation(&config.delegation));
     let open = config.open_routes.iter().map(|route| route.name());
     put(&mut gateway, "open_routes", open.collect::<Vec<_>>());
     let names = match config.cluster_info {
@@ -284,6 +297,17 @@ fn gateway(config: &GatewayConfig) -> Value {
     };
     put(&mut gateway, "cluster_info", names);
     Value::Object(gateway)
+}
+
+fn delegation(config: &DelegationConfig) -> Value {
+    let mut delegation = Map::new();
+    if !config.keys.is_empty() {
+        put(&mut delegation, "keys", vec![MASK; config.keys.len()]);
+    }
+    let ttl = humantime::format_duration(config.ttl).to_string();
+    put(&mut delegation, "ttl", ttl);
+    put(&mut delegation, "on_answers", config.on_answers);
+    Value::Object(delegation)
 }
 
 fn cors(config: &CorsConfig) -> Value {

@@ -218,8 +218,29 @@ section! {
         clients,
         prune_headers,
         max_sessions,
+        owned_ttl,
+        parent_sources,
+        delegation,
         open_routes,
         cluster_info,
+    }
+}
+
+section! {
+    /// An item of `gateway.parent_sources` that is not a header's name.
+    BodySource {
+        body,
+    }
+}
+
+section! {
+    /// `gateway.delegation`.
+    Delegation {
+        key,
+        key_file,
+        keys,
+        ttl,
+        on_answers,
     }
 }
 
@@ -392,6 +413,7 @@ section! {
 section! {
     /// `affinity`.
     Affinity {
+        nested,
         overflow,
     }
 }
@@ -407,6 +429,7 @@ section! {
 section! {
     /// `telemetry`.
     Telemetry {
+        access_log,
         debug_headers,
         internal_fields,
         log,
@@ -424,6 +447,8 @@ pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
         MinimalInstances::KEYS,
         ConditionalDisagg::KEYS,
         Gateway::KEYS,
+        BodySource::KEYS,
+        Delegation::KEYS,
         Client::KEYS,
         Cors::KEYS,
         WorkerFilter::KEYS,

@@ -12,6 +12,8 @@ mod host;
 
 use std::time::Duration;
 
+pub(crate) use affinity::parent_header;
+
 use super::{
     AffinityScope, CLIENT_KEEP_ALIVE, EdgeConfig,
     address::{self, Listener},

@@ -16,7 +16,7 @@ use http::{StatusCode, header};
 use pingora::{BError, Result, http::ResponseHeader, proxy::Session};
 use tokio::time::{Instant, sleep_until};
 
-use super::{live::Live, plan::Plan, request::Request};
+use super::plan::Plan;
 use crate::{
     config::HalfClose,
     http::{
@@ -53,15 +53,18 @@ impl Client {
             half_close: plan.live.config.http.half_close,
             heartbeat: None,
             may_beat: true,
-            fields: plan.on_every_answer.clone(),
+            fields: Vec::new(),
             due: Some((Instant::now() + answer, answer)),
             written: Instant::now(),
         }
     }
 
     /// From now on its stream is kept alive, if it asked for one and the configuration wants it.
-    pub fn expects(&mut self, request: &Request<'_>, live: &Live) {
-        self.heartbeat = live.config.http.heartbeat.filter(|_| request.stream);
+    pub fn expects(&mut self, plan: &Plan) {
+        self.heartbeat = plan.live.config.http.heartbeat.filter(|_| plan.stream);
+        if self.heartbeat.is_some() {
+            self.fields.clone_from(&plan.on_every_answer);
+        }
     }
 
     /// Whether comments may be sent to it while nothing else is.

@@ -70,6 +70,10 @@ impl Edge {
         let endpoint = match surface::asked(session.req_header())? {
             Asked::Inference(endpoint) => endpoint,
             Asked::Own(own) => return self.tell(session, plan, own).await.map(Next::Tell),
+            Asked::Delegation => {
+                plan.route = Route::Delegations;
+                return self.delegate(session, &live).await.map(Next::Tell);
+            }
             Asked::Store(route) => {
                 plan.route = Route::Status;
                 let config = live.edge.discovery.as_ref();
@@ -82,6 +86,7 @@ impl Edge {
         };
         plan.route = route(endpoint);
         let admission = request::admit(session, &live)?;
+        plan.client = Some(admission.client.name.clone());
         plan.places.extend(places::of_client(&admission)?);
         let body = request::read(session, &live, endpoint, &self.budget).await?;
         let mut client = Client::new(plan, body.watch);
@@ -94,9 +99,9 @@ impl Edge {
         let head = session.req_header();
         let whose = (&admission, &plan.trace);
         let mut request = request::resolve(head, &live, endpoint, whose, (pool.clone(), view))?;
-        plan.understood(&request);
+        plan.understood(&mut request);
         plan.stream = request.stream;
-        client.expects(&request, &live);
+        client.expects(plan);
         if pool.kv_cache_aware().is_some() {
             let tokens = self.tokens(&live, &request);
             let tokens = client.attend(session, tokens).await?;

@@ -17,10 +17,12 @@ use super::{
 };
 use crate::{
     fleet::queue::Place,
+    gateway::delegation,
     http::{in_flight::InFlight, reply::Failure},
     telemetry::{
         self,
-        labels::{AnswerMode, FleetLabel, LegResult, Outcome, Route},
+        access_log::{self, AccessLog, Entry},
+        labels::{AnswerMode, ClaimOutcome, FleetLabel, LegResult, Outcome, Route},
         metrics::CountedLeg,
     },
     wire::{
@@ -28,6 +30,25 @@ use crate::{
         trace::{self, Trace},
     },
 };
+
+/// What the access log tells of a request's session.
+#[derive(Default)]
+struct Said {
+    session: Option<String>,
+    parent: Option<String>,
+    claim: Option<ClaimOutcome>,
+}
+
+impl Said {
+    fn of(request: &Request<'_>) -> Self {
+        let short = |id: &String| access_log::shortened(id).to_owned();
+        Self {
+            session: request.conversation_id.as_ref().map(short),
+            parent: request.parent.as_ref().map(short),
+            claim: Some(request.claim),
+        }
+    }
+}
 
 /// One request, from its head to its last byte.
 pub struct Plan {
@@ -48,6 +69,9 @@ pub struct Plan {
     pub stream: bool,
     /// What the generation worker's good answer is, once there is one.
     pub relay: Option<Relay>,
+    /// Who sent it, once that is known.
+    pub client: Option<Arc<str>>,
+    said: Said,
     /// Why the request ends, where it is told by [`Plan::failure`].
     failure: Option<Failure>,
     started: Instant,
@@ -71,6 +95,8 @@ impl Plan {
             on_every_answer: Vec::new(),
             stream: false,
             relay: None,
+            client: None,
+            said: Said::default(),
             failure: None,
             started: Instant::now(),
             caches,
@@ -116,8 +142,15 @@ impl Plan {
         fields
     }
 
-    /// The request has passed its checks and its first leg is about to be chosen: counts it.
-    pub fn understood(&self, request: &Request<'_>) {
+    /// The request has passed its checks and its first leg is about to be chosen: counts it, and takes
+    /// what its answer is to carry.
+    pub fn understood(&mut self, request: &mut Request<'_>) {
+        if access_log::current().is_some() {
+            self.said = Said::of(request);
+        }
+        let token = request.delegation.take();
+        let token = token.map(|token| (delegation::HEADER, token));
+        self.on_every_answer.extend(token);
         let mode = match request.stream {
             true => AnswerMode::Stream,
             false => AnswerMode::Whole,
@@ -248,5 +281,26 @@ impl Plan {
             status,
             "request ended"
         );
+        if let Some(log) = access_log::current() {
+            self.log(&log, status, outcome);
+        }
+    }
+
+    fn log(&self, log: &AccessLog, status: Option<u16>, outcome: Outcome) {
+        let elapsed = self.started.elapsed();
+        let generation = self.generation.as_ref().map(GenerationLeg::instance);
+        log.write(&Entry {
+            client: self.client.as_deref(),
+            route: self.route.as_str(),
+            fleet: self.fleet.as_str(),
+            status,
+            stream: self.stream,
+            session: self.said.session.as_deref(),
+            parent: self.said.parent.as_deref(),
+            parent_claim: self.said.claim.map(ClaimOutcome::as_str),
+            context: self.context.as_ref().map(|context| &*context.alias),
+            generation: generation.map(|instance| &*instance.alias),
+            ..Entry::new(self.trace.request_id(), outcome.as_str(), elapsed)
+        });
     }
 }

@@ -16,6 +16,7 @@ use crate::{
         body::{self, Body, Budget, ReadLimits},
         reply::Failure,
     },
+    telemetry::labels::ClaimOutcome,
     wire::{
         body::BodyView,
         conversation,
@@ -40,6 +41,10 @@ pub struct Request<'a> {
     pub conversation_id: Option<String>,
     /// The authorised parent: the affinity id that is signed.
     pub parent: Option<String>,
+    /// What became of the claim to one.
+    pub claim: ClaimOutcome,
+    /// What the answer hands the session's sub-agents.
+    pub delegation: Option<String>,
     pub stream: bool,
     /// `stream_options.include_usage`.
     pub include_usage: bool,
@@ -166,7 +171,8 @@ pub fn resolve<'a>(
         live.gateway
             .check_session_id(id, "conversation_params.conversation_id")?;
     }
-    let parent = live.gateway.authorise(admission, own.as_deref());
+    let family = live.gateway.authorise(admission, &view, own.as_deref())?;
+    let parent = family.parent;
     let synthesise = || format!("{SYNTHESISED}{}", uuid::Uuid::new_v4());
     let conversation_id = own.or_else(|| parent.is_some().then(synthesise));
     refuse_template(&view, live)?;
@@ -180,6 +186,8 @@ pub fn resolve<'a>(
         conversation_params: conversation::forwarded_params(&view, conversation_id.as_deref()),
         conversation_id,
         parent,
+        delegation: family.delegation,
+        claim: family.outcome,
         stream,
         include_usage: view.include_usage(),
         prompt: Prompt::of(&view),

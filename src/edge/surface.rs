@@ -2,10 +2,11 @@
 //!
 //! It decides what a request asks for by its method and its path alone, and answers whatever needs no
 //! leg: the models, health, the version, the fleets, upstream's metrics, and browsers that ask before
-//! they send. It reads no body, and it must never tell of the fleets to a client that is not let in.
+//! they send. It reads no body but the one that asks for a delegation, and it must never tell of the fleets to a client that is not let in.
 
 mod cluster_info;
 pub mod cors;
+mod delegations;
 mod models;
 mod routes;
 

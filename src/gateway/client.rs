@@ -56,6 +56,17 @@ impl Client {
     }
 }
 
+impl Client {
+    /// The client's name as text that no other client's reads like: nobody can call themselves
+    /// anonymous.
+    pub fn principal(&self) -> String {
+        match self.id {
+            ClientId::Named(_) => format!("client:{}", self.name),
+            ClientId::Anonymous | ClientId::Trusted => "anonymous".to_owned(),
+        }
+    }
+}
+
 fn bound(places: Option<usize>) -> QueueLimits {
     QueueLimits { places, waiting: 0 }
 }

@@ -13,13 +13,9 @@ use crate::{
     telemetry::{labels::PrunedHeader, metrics},
     wire::headers::{
         self, AFFINITY_AUTH, AFFINITY_ID, DATA_PARALLEL_RANK, DISAGG_AUTH, KINDRED_PREFIX, MSGPACK,
-        TRTLLM_PREFIX,
+        PARENT_HEADERS, TRTLLM_PREFIX,
     },
 };
-
-/// The parent header that upstream's documentation uses; always removed, also where another one or
-/// none is configured.
-pub const USUAL_PARENT_HEADER: &str = "x-dynamo-parent-session-id";
 
 /// What to take out of one request.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -73,8 +69,8 @@ impl Rule {
 }
 
 impl Pruner {
-    /// For a configuration's parent header and `prune_headers`, both lower-case.
-    pub fn new(parent_header: Option<&str>, configured: &[String]) -> Self {
+    /// For the headers in which a parent may be named and for `prune_headers`, all lower-case.
+    pub fn new<'a>(sources: impl Iterator<Item = &'a str>, configured: &[String]) -> Self {
         let internal = [
             (AFFINITY_ID, PrunedHeader::AffinityId),
             (AFFINITY_AUTH, PrunedHeader::AffinityAuth),
@@ -84,11 +80,16 @@ impl Pruner {
             (KINDRED_PREFIX, PrunedHeader::Kindred),
             (TRTLLM_PREFIX, PrunedHeader::OtherTrtllm),
         ];
-        let parents = parent_header.into_iter().chain([USUAL_PARENT_HEADER]);
+        let mut parents: Vec<&str> = Vec::new();
+        for name in sources.chain(PARENT_HEADERS) {
+            if !parents.contains(&name) {
+                parents.push(name);
+            }
+        }
         let internal = internal.map(|(name, label)| Rule::internal(name, label));
         let rules = internal
             .into_iter()
-            .chain(parents.map(Rule::configured))
+            .chain(parents.into_iter().map(Rule::configured))
             .chain(configured.iter().map(|name| Rule::configured(name)));
         Self {
             rules: rules.collect(),

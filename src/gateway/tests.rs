@@ -6,8 +6,8 @@ use super::*;
 use crate::{
     config::{
         AffinityConfig, AffinityScope, BodyLimits, ClientConfig, Draining, EdgeConfig, FleetConfig,
-        FleetsConfig, HealthConfig, InstanceNames, Limits, OverflowConfig, RouterConfig,
-        TelemetryConfig, Timeouts,
+        FleetsConfig, HealthConfig, Limits, OverflowConfig, RouterConfig, TelemetryConfig,
+        Timeouts,
     },
     wire::{Role, signature::SigningProfile},
 };
@@ -37,6 +37,7 @@ fn config(parent_header: Option<&str>, gateway: Option<GatewayConfig>) -> Config
             affinity: AffinityConfig {
                 parent_header: parent_header.map(str::to_owned),
                 scope: AffinityScope::Context,
+                nested: Default::default(),
                 overflow: OverflowConfig::default(),
             },
             health: HealthConfig::default(),
@@ -83,6 +84,7 @@ fn config(parent_header: Option<&str>, gateway: Option<GatewayConfig>) -> Config
         compatibility: Default::default(),
         http: Default::default(),
         telemetry: TelemetryConfig {
+            access_log: None,
             debug_headers: false,
             internal_fields: false,
             log: "info".to_owned(),
@@ -100,13 +102,10 @@ fn clients(policies: &[(&str, SubagentPolicy)]) -> GatewayConfig {
         subagents: *subagents,
     };
     GatewayConfig {
-        anonymous_max_in_flight: None,
         clients: policies.iter().map(client).collect(),
-        anonymous: None,
-        prune_headers: vec!["x-codex-parent-thread-id".to_owned()],
+        prune_headers: vec!["x-team".to_owned()],
         max_sessions: 1000,
-        open_routes: vec![OwnRoute::Health, OwnRoute::Version],
-        cluster_info: InstanceNames::Aliases,
+        ..Default::default()
     }
 }
 
@@ -151,8 +150,14 @@ fn claim(
     let admission = gateway
         .admit(&Presented::headers(&headers(client, &parents)))
         .expect("an admissible request");
-    let outcome = gateway.decide(&admission, session);
-    (outcome, gateway.authorise(&admission, session))
+    let family = decided(gateway, &admission, session);
+    (family.outcome, family.parent)
+}
+
+fn decided(gateway: &Gateway, admission: &Admission, session: Option<&str>) -> Family {
+    let view = BodyView::parse(b"{}").expect("a body");
+    let family = gateway.authorise(admission, &view, session);
+    family.expect("no id in the body")
 }
 
 #[test]
@@ -244,7 +249,7 @@ fn another_spelling_of_the_parent_header_is_no_claim() {
         .admit(&Presented::headers(&headers))
         .expect("an admissible request");
     assert_eq!(admission.remove, ["x_dynamo_parent_session_id"]);
-    assert_eq!(gateway.authorise(&admission, None), None);
+    assert_eq!(decided(&gateway, &admission, None).parent, None);
 }
 
 #[test]
@@ -355,7 +360,7 @@ fn no_id_of_a_client_becomes_a_label() {
             let admission = gateway
                 .admit(&Presented::headers(&headers("ada", &more)))
                 .expect("admitted");
-            gateway.authorise(&admission, Some(&format!("s{id}")));
+            decided(&gateway, &admission, Some(&format!("s{id}")));
         }
     };
     let series = || metrics().render().lines().count();
@@ -381,9 +386,10 @@ fn a_dropped_claim_is_logged_on_one_line() {
                 .client,
             remove: Vec::new(),
             connection: None,
-            claim: Claim::Named("p\n2026 ERROR forged\u{1b}[2J\u{202e}".to_owned()),
+            claim: Heard::named("p\n2026 ERROR forged\u{1b}[2J\u{202e}"),
+            delegation: None,
         };
-        gateway.authorise(&admission, Some("s\r\nforged"));
+        decided(&gateway, &admission, Some("s\r\nforged"));
     });
     assert_eq!(lines.lines().count(), 1, "{lines}");
     assert!(

@@ -18,7 +18,7 @@ use crate::{
     config::{AdminConfig, Config, EdgeConfig, WorkerFilterConfig},
     edge::Edge,
     server::tls::{self, Shown},
-    telemetry::{self, labels::ReloadResult, log::Log},
+    telemetry::{self, access_log, labels::ReloadResult, log::Log},
     worker::Filter,
 };
 
@@ -96,9 +96,12 @@ impl Reloader {
         let prepared = self.edge.as_ref().map(|edge| edge.prepare(&config));
         let prepared = prepared.transpose().map_err(|error| error.to_string())?;
         let certificate = tls::read(&config).map_err(|error| error.to_string())?;
+        // Opened anew in any case: its file may have been moved away to be kept.
+        let access = access_log::prepare(config.telemetry.access_log.as_ref())?;
         self.log
             .set_filter(&config.telemetry.log)
             .map_err(|error| error.to_string())?;
+        access_log::replace(access);
         let config = Arc::new(config);
         if let (Some(shown), Some(certificate)) = (&self.shown, certificate) {
             shown.swap(certificate);

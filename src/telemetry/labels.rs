@@ -69,6 +69,8 @@ label! {
         Completions = "completions",
         /// `/v1/models` and one of them.
         Models = "models",
+        /// Tokens for sub-agents.
+        Delegations = "delegations",
         /// What the edge tells of itself: health, version, cluster_info, metrics.
         Status = "status",
         /// Every other path, known or not.
@@ -234,16 +236,34 @@ label! {
         Trusted = "trusted",
         /// Allowed by the client's policy.
         Authorised = "authorised",
+        /// Allowed, and routed by the root of the sub-agent that was named.
+        Root = "root",
         /// Dropped: the parent session was not seen from this client (policy `owned`).
         NotOwned = "not_owned",
         /// Dropped: the client may name no parent at all (policy `none`).
         NotAllowed = "not_allowed",
+        /// Dropped: the client needs a delegation and sent none, or several (policy `delegated`).
+        NotDelegated = "not_delegated",
+        /// Dropped: the delegation is another client's or another session's, forged, or over.
+        BadDelegation = "bad_delegation",
+        /// Dropped: a sub-agent was named as a parent.
+        Nested = "nested",
         /// Dropped: the session named itself.
         SelfNamed = "self_named",
         /// Dropped: several copies of the parent header named different sessions.
         Ambiguous = "ambiguous",
         /// Dropped: sub-agent affinity is off (no parent header is configured).
         Disabled = "disabled",
+    }
+}
+
+impl ClaimOutcome {
+    /// Whether there was a claim that is not followed.
+    pub fn is_dropped(self) -> bool {
+        !matches!(
+            self,
+            Self::None | Self::Trusted | Self::Authorised | Self::Root
+        )
     }
 }
 

@@ -92,6 +92,8 @@ pub struct Metrics {
     pub config_last_success: IntGauge,
     /// `kindred_body_budget_bytes`: bytes of request bodies held now.
     pub body_budget: IntGauge,
+    /// `kindred_access_log_dropped_lines`.
+    pub access_log_dropped: IntGauge,
     pruned_headers: IntCounterVec,
     configured_headers: Mutex<HashSet<String>>,
     in_flight: IntGaugeVec,
@@ -274,6 +276,11 @@ impl Metrics {
                 r,
                 "kindred_body_budget_bytes",
                 "Bytes of request bodies held now.",
+            )?,
+            access_log_dropped: gauge(
+                r,
+                "kindred_access_log_dropped_lines",
+                "Lines of the access log dropped since it was opened: its disk cannot keep up.",
             )?,
             pruned_headers: counters(
                 r,

@@ -40,6 +40,15 @@ pub const CONVERSATION_ID_HEADERS: [&str; 6] = [
     "x-multi-turn-session-id",
 ];
 
+/// The headers in which agent programs name a parent, and which other routers trust; always removed,
+/// whatever is configured. The first is the one that upstream's documentation uses.
+pub const PARENT_HEADERS: [&str; 4] = [
+    "x-dynamo-parent-session-id",
+    "x-claude-code-parent-agent-id",
+    "x-codex-parent-thread-id",
+    "x-parent-session-id",
+];
+
 /// Whether a name is one that only Kindred and the workers may set, in any spelling.
 pub fn is_internal(name: &[u8]) -> bool {
     [TRTLLM_PREFIX, KINDRED_PREFIX]

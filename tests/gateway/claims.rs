@@ -42,8 +42,9 @@ fn an_owning_client_may_name_the_parents_that_it_has_used() {
         let seen = site.claims(client, "child-a", "parent-1", "authorised");
         assert_eq!(conversation_id(&seen), "child-a");
         site.claims(client, "child-b", "parent-1", "authorised");
-        // A sub-agent's session is one that the client has used, too.
-        site.claims(client, "child-c", "child-a", "authorised");
+        // A family has one level.
+        site.claims(client, "child-c", "child-a", "nested");
+        site.told(&[client, "child-c", "child-a", "nested"]);
     }
 }
 

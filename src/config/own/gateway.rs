@@ -8,15 +8,17 @@ use std::collections::HashSet;
 
 use crate::config::{
     ClientConfig, GatewayConfig, InstanceNames, OwnRoute, SubagentPolicy,
-    own::{name as own_name, places::places, sessions},
+    own::{claims, name as own_name, places::places, sessions},
     raw::{self, Field, Section, node::Value},
     report::{Place, Report},
+    secret::{Secrets, Taken},
 };
 
-const POLICIES: [(&str, SubagentPolicy); 3] = [
+const POLICIES: [(&str, SubagentPolicy); 4] = [
     ("none", SubagentPolicy::None),
     ("owned", SubagentPolicy::Owned),
     ("declared", SubagentPolicy::Declared),
+    ("delegated", SubagentPolicy::Delegated),
 ];
 
 const INSTANCE_NAMES: [(&str, InstanceNames); 2] = [
@@ -36,7 +38,12 @@ const NEEDED: [&str; 7] = [
 ];
 
 /// `gateway`.
-pub(crate) fn gateway(field: Field, report: &mut Report) -> GatewayConfig {
+pub(crate) fn gateway(
+    field: Field,
+    inherited: &Taken,
+    secrets: &Secrets<'_>,
+    report: &mut Report,
+) -> GatewayConfig {
     let raw = raw::Gateway::closed(field, report);
     let anonymous = raw
         .anonymous
@@ -52,7 +59,28 @@ pub(crate) fn gateway(field: Field, report: &mut Report) -> GatewayConfig {
              what requests without a key may do",
         );
     }
+    let own_ttl = raw.owned_ttl.filter(|field| !field.is_null());
+    let delegation = claims::delegation(raw.delegation, secrets, report);
+    let delegated = clients.iter().map(|client| client.subagents);
+    let mut delegated = delegated.chain(anonymous);
+    let has_key = !delegation.keys.is_empty() || !matches!(inherited, Taken::Absent);
+    if delegated.any(|policy| policy == SubagentPolicy::Delegated) && !has_key {
+        report.error(
+            &raw.at.missing("delegation"),
+            "is missing, and there is no internal_request_auth_key: `subagents: delegated` needs a \
+             secret that its tokens are made with; give delegation.key",
+        );
+    }
+    let default = GatewayConfig::default();
     GatewayConfig {
+        owned_ttl: own_ttl
+            .and_then(|field| field.duration(report, claims::OWNED_TTL))
+            .unwrap_or(default.owned_ttl),
+        parent_sources: raw
+            .parent_sources
+            .filter(|field| !field.is_null())
+            .map(|field| claims::sources(field, report)),
+        delegation,
         anonymous,
         anonymous_max_in_flight: places(raw.anonymous_max_in_flight, report),
         clients,
@@ -60,7 +88,7 @@ pub(crate) fn gateway(field: Field, report: &mut Report) -> GatewayConfig {
             .prune_headers
             .map(|field| prune_headers(field, report))
             .unwrap_or_default(),
-        max_sessions: sessions(raw.max_sessions, 1_000_000, report),
+        max_sessions: sessions(raw.max_sessions, default.max_sessions, report),
         open_routes: open_routes(raw.open_routes, report),
         cluster_info: raw
             .cluster_info

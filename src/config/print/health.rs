@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::put;
-use crate::config::{Draining, HealthConfig, OverflowConfig};
+use crate::config::{AffinityConfig, Draining, HealthConfig, Nested};
 
 pub(super) fn health(health: &HealthConfig) -> Value {
     let written = |duration: Duration| humantime::format_duration(duration).to_string();
@@ -31,7 +31,12 @@ pub(super) fn health(health: &HealthConfig) -> Value {
 }
 
 /// What is absent is unbounded.
-pub(super) fn affinity(overflow: &OverflowConfig) -> Value {
+pub(super) fn affinity(affinity: &AffinityConfig) -> Value {
+    let overflow = &affinity.overflow;
+    let nested = match affinity.nested {
+        Nested::Refuse => "refuse",
+        Nested::Root => "root",
+    };
     let mut section = Map::new();
     if let Some(most) = overflow.max_in_flight {
         put(&mut section, "max_in_flight", most);
@@ -39,7 +44,7 @@ pub(super) fn affinity(overflow: &OverflowConfig) -> Value {
     if let Some(most) = overflow.max_tokens {
         put(&mut section, "max_tokens", most);
     }
-    json!({"overflow": section})
+    json!({"nested": nested, "overflow": section})
 }
 
 pub(super) fn draining(draining: &Draining) -> Value {

@@ -5,7 +5,7 @@
 
 use crate::config::words::shown;
 use crate::config::{
-    AffinityConfig, AffinityScope, OverflowConfig,
+    AffinityConfig, AffinityScope, Nested, OverflowConfig,
     raw::{self, Field, Section},
     report::{Place, Report},
     secret::Taken,
@@ -16,6 +16,8 @@ const SCOPES: [(&str, AffinityScope); 2] = [
     ("context", AffinityScope::Context),
     ("both", AffinityScope::Both),
 ];
+
+const NESTED: [(&str, Nested); 2] = [("refuse", Nested::Refuse), ("root", Nested::Root)];
 
 /// Headers that belong to the connection or to the request as such.
 const HTTP: [&str; 18] = [
@@ -63,17 +65,22 @@ pub(super) fn read(
             "has no effect without conversation_affinity_header_for_subagents",
         );
     }
+    let own = file.affinity.take();
+    let own = own.map(|field| raw::Affinity::closed(field, report));
+    let own = own.unwrap_or_default();
+    let nested = own.nested.filter(|field| !field.is_null());
     AffinityConfig {
         parent_header,
         scope,
-        overflow: overflow(file.affinity.take(), report),
+        nested: nested
+            .and_then(|field| field.choice(report, &NESTED))
+            .unwrap_or_default(),
+        overflow: overflow(own.overflow, report),
     }
 }
 
-/// `affinity`.
+/// `affinity.overflow`.
 fn overflow(field: Option<Field>, report: &mut Report) -> OverflowConfig {
-    let section = field.map(|field| raw::Affinity::closed(field, report));
-    let field = section.and_then(|section| section.overflow);
     let raw = field
         .map(|field| raw::Overflow::closed(field, report))
         .unwrap_or_default();
@@ -107,7 +114,8 @@ fn needs(at: &Place, key: &Taken, gateway: bool, report: &mut Report) {
     }
 }
 
-fn parent_header(field: &Field, report: &mut Report) -> Option<String> {
+/// The name of a header in which a parent is named, lower-case.
+pub(crate) fn parent_header(field: &Field, report: &mut Report) -> Option<String> {
     let text = field.text(report)?;
     let name = text.trim().to_lowercase();
     if name.is_empty() {

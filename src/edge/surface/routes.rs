@@ -21,10 +21,11 @@ const MODELS: &str = "/v1/models";
 const HEALTH: &str = "/health";
 const VERSION: &str = "/version";
 const CLUSTER_INFO: &str = "/cluster_info";
+const DELEGATIONS: &str = "/v1/kindred/delegations";
 const METRICS: &str = "/prometheus/metrics";
 
 /// Every path without a variable part.
-const PATHS: [&str; 7] = [
+const PATHS: [&str; 8] = [
     Endpoint::ChatCompletions.path(),
     Endpoint::Completions.path(),
     MODELS,
@@ -32,6 +33,7 @@ const PATHS: [&str; 7] = [
     VERSION,
     CLUSTER_INFO,
     METRICS,
+    DELEGATIONS,
 ];
 
 /// Methods of the inference endpoints, and of what is only read.
@@ -46,6 +48,8 @@ pub enum Asked {
     Inference(Endpoint),
     /// Something that the edge tells itself; the method is GET or HEAD.
     Own(Own),
+    /// A token for the sub-agents of a session.
+    Delegation,
     /// The store of workers' announcements, which is there only where it is hosted.
     Store(StoreRoute),
     /// Which methods there are.
@@ -80,6 +84,7 @@ impl Own {
 enum Resource {
     Endpoint(Endpoint),
     Own(Own),
+    Delegation,
     Store(StoreRoute),
 }
 
@@ -95,13 +100,14 @@ pub fn asked(head: &RequestHeader) -> Result<Asked, Failure> {
     }
     let resource = resource(head)?;
     let allow = match resource {
-        Resource::Endpoint(_) => TO_POST,
+        Resource::Endpoint(_) | Resource::Delegation => TO_POST,
         Resource::Own(_) => TO_READ,
         Resource::Store(route) => return Ok(Asked::Store(route)),
     };
     match (resource, &head.method) {
         (_, &Method::OPTIONS) => Ok(Asked::Options(allow)),
         (Resource::Endpoint(endpoint), &Method::POST) => Ok(Asked::Inference(endpoint)),
+        (Resource::Delegation, &Method::POST) => Ok(Asked::Delegation),
         (Resource::Own(own), &Method::GET | &Method::HEAD) => Ok(Asked::Own(own)),
         _ => Err(Failure::method_not_allowed(allow)),
     }
@@ -146,6 +152,9 @@ fn find(path: &str) -> Option<Resource> {
     }
     if let Some(route) = StoreRoute::of_path(path) {
         return Some(Resource::Store(route));
+    }
+    if path == DELEGATIONS {
+        return Some(Resource::Delegation);
     }
     Some(Resource::Own(match path {
         MODELS => Own::Models,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::{ClientConfig, InstanceNames};
+use crate::config::ClientConfig;
 
 fn digest(key: &str) -> [u8; 32] {
     Sha256::digest(key).into()
@@ -14,7 +14,6 @@ fn clients(anonymous: Option<SubagentPolicy>) -> Clients {
     };
     Clients::new(
         &GatewayConfig {
-            anonymous_max_in_flight: None,
             clients: vec![
                 client("ada", &["key-a", "key-a2"], SubagentPolicy::Owned),
                 client("ben", &["key-b"], SubagentPolicy::None),
@@ -22,8 +21,7 @@ fn clients(anonymous: Option<SubagentPolicy>) -> Clients {
             anonymous,
             prune_headers: Vec::new(),
             max_sessions: 100,
-            open_routes: Vec::new(),
-            cluster_info: InstanceNames::Aliases,
+            ..Default::default()
         },
         None,
     )
@@ -110,13 +108,11 @@ fn a_wrong_key_is_not_anonymous() {
 fn without_clients_every_key_is_a_placeholder() {
     let clients = Clients::new(
         &GatewayConfig {
-            anonymous_max_in_flight: None,
             clients: Vec::new(),
             anonymous: Some(SubagentPolicy::Owned),
             prune_headers: Vec::new(),
             max_sessions: 100,
-            open_routes: Vec::new(),
-            cluster_info: InstanceNames::Aliases,
+            ..Default::default()
         },
         None,
     );

@@ -12,7 +12,7 @@ const INTERNAL: [&str; 8] = [
 ];
 
 fn pruner() -> Pruner {
-    Pruner::new(Some("x-parent"), &["x-codex-parent-thread-id".to_owned()])
+    Pruner::new(["x-parent"].into_iter(), &["x-team".to_owned()])
 }
 
 fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
@@ -48,10 +48,7 @@ fn dash_spellings(name: &str) -> Vec<String> {
 #[test]
 fn every_internal_name_goes_in_every_spelling() {
     let mut tried = 0;
-    for name in INTERNAL
-        .into_iter()
-        .chain([USUAL_PARENT_HEADER, "x-codex-parent-thread-id"])
-    {
+    for name in INTERNAL.into_iter().chain(PARENT_HEADERS).chain(["x-team"]) {
         for spelling in dash_spellings(name) {
             for cased in [spelling.to_uppercase(), spelling.clone()] {
                 assert_eq!(removed(&[(&cased, "v")]), [spelling.as_str()], "{cased}");
@@ -125,8 +122,10 @@ fn nominations_in_connection_go_and_the_others_stay() {
 
 #[test]
 fn the_usual_parent_header_goes_also_where_affinity_is_off() {
-    let pruned = Pruner::new(None, &[]).prune(&headers(&[(USUAL_PARENT_HEADER, "p")]));
-    assert_eq!(pruned.remove, [USUAL_PARENT_HEADER]);
+    let pruner = Pruner::new(std::iter::empty(), &[]);
+    for name in PARENT_HEADERS {
+        assert_eq!(pruner.prune(&headers(&[(name, "p")])).remove, [name]);
+    }
 }
 
 #[test]
@@ -146,7 +145,7 @@ fn every_field_that_is_pruned_from_bodies_has_a_label() {
 fn a_trusted_parent_header_goes_without_being_counted() {
     let counted = || metrics().pruned_configured_header("x-trusted").get();
     let before = counted();
-    let trusting = Pruner::new(Some("x-trusted"), &[]).trusting(Some("x-trusted"));
+    let trusting = Pruner::new(["x-trusted"].into_iter(), &[]).trusting(Some("x-trusted"));
     let pruned = trusting.prune(&headers(&[("x-trusted", "p")]));
     assert_eq!((pruned.remove.len(), counted()), (1, before));
     trusting.prune(&headers(&[("x_trusted", "p")]));
