@@ -49,6 +49,7 @@ fn main() {
     let decide = |at: usize| {
         let id = Id::new(at);
         let query = Query {
+            scope: 0,
             key: Some(id.text()),
             prompt: &prompt,
             exclude: None,
@@ -94,6 +95,7 @@ fn by_cache(fleet: &Fleet) {
         let own = (SYSTEM..TOKENS).map(|token| token ^ (conversation << 13));
         let tokens: Vec<u32> = (0..SYSTEM).chain(own).collect();
         let query = Query {
+            scope: 0,
             key: None,
             prompt: &prompt,
             exclude: None,

@@ -40,7 +40,7 @@ use crate::{
 };
 
 pub use body_limits::BodyLimits;
-pub use claims::{DelegationConfig, Nested, ParentSource};
+pub use claims::{DelegationConfig, Nested, ParentSource, SessionIsolation};
 pub use discovery::{DiscoveryConfig, StoreConfig};
 pub use health::{DrainMode, Draining, EjectionConfig, HealthConfig, OverflowConfig};
 pub use http::{HalfClose, HttpConfig};
@@ -255,6 +255,11 @@ pub struct GatewayConfig {
     /// [`GatewayConfig::sources`].
     pub parent_sources: Option<Vec<ParentSource>>,
     pub delegation: DelegationConfig,
+    /// Whether equal session ids of two clients are one session; `None` where nothing is said, see
+    /// [`GatewayConfig::isolates`].
+    pub session_isolation: Option<SessionIsolation>,
+    /// Whether workers are told ids of Kindred's own in place of the clients' conversation ids.
+    pub namespace_conversation_ids: bool,
     /// What is told to everybody, without a key.
     pub open_routes: Vec<OwnRoute>,
     /// What `/cluster_info` calls the instances.

@@ -8,6 +8,7 @@
 pub mod claims;
 pub mod client;
 pub mod delegation;
+pub mod isolation;
 pub mod lineage;
 pub mod prune;
 
@@ -36,6 +37,7 @@ use claims::{Claim, Heard, Sources};
 use client::Clients;
 pub use client::{Client, ClientId};
 use delegation::{Delegations, Token};
+pub use isolation::Isolation;
 use lineage::{Lineage, Root, Seconds};
 use prune::Pruner;
 
@@ -165,6 +167,7 @@ struct Boundary {
     owned_ttl: Duration,
     nested: Nested,
     delegations: Delegations,
+    isolation: Option<Isolation>,
 }
 
 impl Boundary {
@@ -185,6 +188,10 @@ impl Boundary {
             owned_ttl: config.owned_ttl,
             nested: edge.map(|edge| edge.affinity.nested).unwrap_or_default(),
             delegations: Delegations::new(&config.delegation, keys),
+            isolation: config
+                .isolates()
+                .then(|| Isolation::new(keys.first(), config.namespace_conversation_ids))
+                .flatten(),
         }
     }
 }
@@ -381,6 +388,11 @@ impl Gateway {
             (Root::Session(root), Nested::Root) => (ClaimOutcome::Root, Some(root.into())),
             (Root::Session(_) | Root::Circle, _) => dropped(ClaimOutcome::Nested),
         }
+    }
+
+    /// How the sessions of clients are kept apart; `None` where equal ids are one session.
+    pub fn isolation(&self) -> Option<&Isolation> {
+        self.boundary.as_ref()?.isolation.as_ref()
     }
 
     /// The client of a request for a delegation.

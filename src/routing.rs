@@ -34,6 +34,9 @@ pub use round_robin::RoundRobin;
 pub struct Query<'a> {
     /// The leg's affinity key; blank counts as absent.
     pub key: Option<&'a str>,
+    /// Whose requests without a key may join each other's sessions: those of one scope. 0 where
+    /// clients are not told apart.
+    pub scope: u64,
     /// What the request asks.
     pub prompt: &'a Prompt<'a>,
     /// An instance that must not be chosen: the one that serves the other leg of this request, or

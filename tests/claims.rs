@@ -32,7 +32,7 @@ fn digest(key: &str) -> String {
 fn yaml(fleet: &Fleet, gateway: &str, more: &str) -> String {
     let mut text = format!(
         "internal_request_auth_key: internal-key-that-nobody-may-see\n\
-         conversation_affinity_header_for_subagents: {PARENT}\n{more}\ngateway:\n{gateway}  clients:\n"
+         conversation_affinity_header_for_subagents: {PARENT}\n{more}\ngateway:\n{gateway}  session_isolation: shared\n  clients:\n"
     );
     for (name, policy) in [
         ("none", "none"),

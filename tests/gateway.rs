@@ -51,7 +51,7 @@ fn affinity() -> String {
 
 /// The `gateway` section with all clients, and `more` of its members.
 fn section(more: &str) -> String {
-    let mut text = format!("gateway:\n{more}  clients:\n");
+    let mut text = format!("gateway:\n{more}  session_isolation: shared\n  clients:\n");
     for (client, policy) in CLIENTS {
         text.push_str(&format!(
             "  - {{name: {client}, api_keys_sha256: ['{}']{}}}\n",

@@ -26,6 +26,15 @@ pub enum Nested {
     Root,
 }
 
+/// `gateway.session_isolation`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionIsolation {
+    /// A session is its client's.
+    PerClient,
+    /// Equal ids are one session, whoever sends them.
+    Shared,
+}
+
 /// Tokens by which a session lets its client's sub-agents name it.
 #[derive(Debug, Clone)]
 pub struct DelegationConfig {
@@ -60,6 +69,8 @@ impl Default for GatewayConfig {
             owned_ttl: Duration::from_secs(3600),
             parent_sources: None,
             delegation: DelegationConfig::default(),
+            session_isolation: None,
+            namespace_conversation_ids: false,
             open_routes: vec![OwnRoute::Health, OwnRoute::Version],
             cluster_info: InstanceNames::Aliases,
         }
@@ -67,6 +78,16 @@ impl Default for GatewayConfig {
 }
 
 impl GatewayConfig {
+    /// Whether equal session ids of two clients are two sessions: as configured, else where more than
+    /// one client can come in.
+    pub fn isolates(&self) -> bool {
+        let clients = self.clients.len() + usize::from(self.anonymous.is_some());
+        match self.session_isolation {
+            Some(isolation) => isolation == SessionIsolation::PerClient,
+            None => clients > 1,
+        }
+    }
+
     /// Where claims may stand: as configured, else in the configured parent header and then in those
     /// of the known agent programs.
     pub fn sources(&self, parent_header: Option<&str>) -> Vec<ParentSource> {

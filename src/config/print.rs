@@ -289,6 +289,13 @@ fn gateway(config: &GatewayConfig) -> Value {
         put(&mut gateway, "parent_sources", sources.collect::<Vec<_>>());
     }
     put(&mut gateway, "delegation", delegation(&config.delegation));
+    let isolation = match config.isolates() {
+        true => "per_client",
+        false => "shared",
+    };
+    put(&mut gateway, "session_isolation", isolation);
+    let namespaced = config.namespace_conversation_ids;
+    put(&mut gateway, "namespace_conversation_ids", namespaced);
     let open = config.open_routes.iter().map(|route| route.name());
     put(&mut gateway, "open_routes", open.collect::<Vec<_>>());
     let names = match config.cluster_info {

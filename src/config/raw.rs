@@ -221,6 +221,8 @@ section! {
         owned_ttl,
         parent_sources,
         delegation,
+        session_isolation,
+        namespace_conversation_ids,
         open_routes,
         cluster_info,
     }

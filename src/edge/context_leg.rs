@@ -97,6 +97,7 @@ impl ContextLeg<'_> {
     /// made at the same instance and cannot help there.
     pub async fn pick(&self, series: &mut Series) -> Result<Pick, Failure> {
         let query = Query {
+            scope: self.request.scope,
             key: self.request.keys(self.live).context,
             prompt: &self.request.prompt,
             exclude: series.exclusion().or(self.exclude),

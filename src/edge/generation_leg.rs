@@ -274,6 +274,8 @@ impl GenerationLeg {
     fn pick_another(&self, cause: Cause) -> Option<Pick> {
         let failed = self.instance().id;
         let query = Query {
+            // Only the weight of its prompt is known any more, which matches nothing.
+            scope: 0,
             key: self.key.as_deref(),
             prompt: &Prompt::of_weight(self.pick.load.weight()),
             exclude: Some(self.attempts.exclusion(cause, failed)),
@@ -340,6 +342,7 @@ pub fn pick(
     exclude: Option<Exclusion>,
 ) -> Result<Pick, Failure> {
     let query = Query {
+        scope: request.scope,
         key: request.answering_key(live),
         prompt: &request.prompt,
         exclude,

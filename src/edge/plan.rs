@@ -43,7 +43,7 @@ impl Said {
     fn of(request: &Request<'_>) -> Self {
         let short = |id: &String| access_log::shortened(id).to_owned();
         Self {
-            session: request.conversation_id.as_ref().map(short),
+            session: request.session.as_ref().map(short),
             parent: request.parent.as_ref().map(short),
             claim: Some(request.claim),
         }

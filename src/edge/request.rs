@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     affinity::{self, Keys},
-    gateway::{Admission, Presented},
+    gateway::{self, Admission, Isolation, Presented},
     http::{
         body::{self, Body, Budget, ReadLimits},
         reply::Failure,
@@ -37,10 +37,18 @@ pub struct Request<'a> {
     pub view: BodyView<'a>,
     /// Exactly as in the body that is forwarded: it is signed.
     pub model: Cow<'a, str>,
-    /// What the workers are told; `None` for a request outside any session.
+    /// The session's id as the client knows it; `None` for a request outside any session.
+    pub session: Option<String>,
+    /// What the workers are told of it.
     pub conversation_id: Option<String>,
-    /// The authorised parent: the affinity id that is signed.
+    /// The authorised parent.
     pub parent: Option<String>,
+    /// What the fleets' tables know the session and its parent by.
+    placed: Placed,
+    /// Whose requests without a session may join this one's place.
+    pub scope: u64,
+    /// What workers place a family by, where they are told one: it is signed.
+    pub affinity_id: Option<String>,
     /// What became of the claim to one.
     pub claim: ClaimOutcome,
     /// What the answer hands the session's sub-agents.
@@ -57,6 +65,12 @@ pub struct Request<'a> {
     pub trace: Arc<Trace>,
 }
 
+/// The ids of a session and of its parent, where it is placed by them.
+struct Placed {
+    conversation: Option<String>,
+    parent: Option<String>,
+}
+
 impl Request<'_> {
     /// What routing is sticky on in the fleet that answers. An aggregated instance computes the prompt
     /// as well, so a family stays together there in either scope.
@@ -71,8 +85,8 @@ impl Request<'_> {
     /// What routing is sticky on, fleet by fleet.
     pub fn keys(&self, live: &Live) -> Keys<'_> {
         affinity::keys(
-            self.conversation_id.as_deref(),
-            self.parent.as_deref(),
+            self.placed.conversation.as_deref(),
+            self.placed.parent.as_deref(),
             live.edge.affinity.scope,
         )
     }
@@ -175,6 +189,28 @@ pub fn resolve<'a>(
     let parent = family.parent;
     let synthesise = || format!("{SYNTHESISED}{}", uuid::Uuid::new_v4());
     let conversation_id = own.or_else(|| parent.is_some().then(synthesise));
+    let session = conversation_id.clone();
+    let isolated = live.gateway.isolation().map(|isolation| Isolated {
+        isolation,
+        client: &admission.client,
+    });
+    let placed = Placed {
+        conversation: key(isolated.as_ref(), conversation_id.as_deref()),
+        parent: key(isolated.as_ref(), parent.as_deref()),
+    };
+    let affinity_id = match &isolated {
+        Some(isolated) if live.edge.affinity.parent_header.is_some() => parent
+            .as_deref()
+            .or(conversation_id.as_deref())
+            .map(|id| isolated.opaque(id)),
+        _ => parent.clone(),
+    };
+    let conversation_id = match &isolated {
+        Some(isolated) if isolated.isolation.namespaced => {
+            conversation_id.map(|id| isolated.opaque(&id))
+        }
+        _ => conversation_id,
+    };
     refuse_template(&view, live)?;
     let stream = view.stream()?;
     refuse_stream_options(&view, stream)?;
@@ -186,6 +222,10 @@ pub fn resolve<'a>(
         conversation_params: conversation::forwarded_params(&view, conversation_id.as_deref()),
         conversation_id,
         parent,
+        scope: isolated.map_or(0, |isolated| Isolation::scope(isolated.client)),
+        placed,
+        affinity_id,
+        session,
         delegation: family.delegation,
         claim: family.outcome,
         stream,
@@ -194,6 +234,27 @@ pub fn resolve<'a>(
         tokens: None,
         trace: trace.clone(),
         view,
+    })
+}
+
+/// The client whose sessions are kept apart from those of others.
+struct Isolated<'a> {
+    isolation: &'a Isolation,
+    client: &'a gateway::Client,
+}
+
+impl Isolated<'_> {
+    fn opaque(&self, id: &str) -> String {
+        self.isolation.opaque(self.client, id)
+    }
+}
+
+/// What the tables of the fleets know a session by.
+fn key(isolated: Option<&Isolated<'_>>, id: Option<&str>) -> Option<String> {
+    let id = id.filter(|id| !id.is_empty())?;
+    Some(match isolated {
+        Some(isolated) => Isolation::key(isolated.client, id),
+        None => id.to_owned(),
     })
 }
 

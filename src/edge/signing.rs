@@ -14,7 +14,8 @@ use crate::{
 /// Header fields for a worker.
 pub type Headers = Vec<(&'static str, Vec<u8>)>;
 
-/// What carries an authorised parent to a worker; nothing without a parent, and nothing where the
+/// What carries a family to a worker: its parent's id where one is authorised, or what stands for its
+/// client and its root where sessions are kept apart. Nothing without either, and nothing where the
 /// fleet's profile signs no such request: an id without a signature would be refused. Without a key
 /// nothing is carried either, and the configuration sees to it that there is one.
 pub fn affinity(
@@ -23,17 +24,17 @@ pub fn affinity(
     (role, profile): (Role, SigningProfile),
     disagg_request_id: Integer,
 ) -> Headers {
-    let (Some(parent), Some(keys)) = (&request.parent, &live.keys) else {
+    let (Some(affinity_id), Some(keys)) = (&request.affinity_id, &live.keys) else {
         return Vec::new();
     };
-    let Some(id) = headers::latin1_bytes(parent) else {
+    let Some(id) = headers::latin1_bytes(affinity_id) else {
         return Vec::new();
     };
     let claim = AffinityClaim {
         role,
         model: &request.model,
         conversation_id: request.conversation_id.as_deref(),
-        affinity_id: parent,
+        affinity_id,
         request_type: role.request_type(),
         disagg_request_id: Some(disagg_request_id),
     };

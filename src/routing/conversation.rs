@@ -21,7 +21,7 @@ use crate::{
     affinity::{AffinityKey, BindingTable},
     config::ConversationConfig,
     fleet::{Fleet, Instance, InstanceId},
-    wire::prompt::{CHARACTERS_PER_TOKEN, Prompt, Units},
+    wire::prompt::{CHARACTERS_PER_TOKEN, Units},
 };
 
 /// Leading blocks of a prompt that are kept and compared.
@@ -130,7 +130,7 @@ impl Conversation {
     }
 
     fn route_prompt(&self, fleet: &Fleet, query: &Query<'_>) -> Result<Pick, RouteError> {
-        let (config, hashes, weight) = self.hash(query.prompt);
+        let (config, hashes, weight) = self.hash(query);
         let at_least = enough(hashes.len(), config.match_threshold);
         let mut state = self.state.lock();
         let table = &state.table;
@@ -164,11 +164,11 @@ impl Conversation {
         })
     }
 
-    /// The hashes of a prompt's blocks, and its weight.
-    fn hash(&self, prompt: &Prompt<'_>) -> (ConversationConfig, Vec<u64>, u64) {
+    /// The hashes of a prompt's blocks, which no other scope's equal, and its weight.
+    fn hash(&self, query: &Query<'_>) -> (ConversationConfig, Vec<u64>, u64) {
         let config = self.config.read().clone();
         let skip = u64::from(config.hash_skip_count);
-        let (units, skip) = match prompt.units() {
+        let (units, skip) = match query.prompt.units() {
             Units::Tokens(units) => (units, skip),
             Units::CodePoints(units) => (units, skip * CHARACTERS_PER_TOKEN),
         };
@@ -178,6 +178,9 @@ impl Conversation {
         let mut hashes = block_hashes(rest, config.tokens_per_block as usize);
         let weight = hashes.len() as u64 * u64::from(config.tokens_per_block);
         hashes.truncate(BLOCKS_PER_SESSION);
+        for hash in &mut hashes {
+            *hash ^= query.scope;
+        }
         (config, hashes, weight)
     }
 

@@ -56,6 +56,7 @@ mod tests {
 
     fn pick(router: &LoadBalancing, fleet: &Fleet, prompt: &Prompt<'_>) -> Pick {
         let query = Query {
+            scope: 0,
             key: None,
             prompt,
             exclude: None,

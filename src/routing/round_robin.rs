@@ -63,6 +63,7 @@ mod tests {
         let fleet = Fleet::build(Role::Context, &["a:1", "b:1", "c:1"], None);
         let prompt = Prompt::empty();
         let mut query = Query {
+            scope: 0,
             key: Some("k"),
             prompt: &prompt,
             exclude: None,

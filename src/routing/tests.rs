@@ -78,6 +78,7 @@ impl Asked {
     ) -> Result<Pick, RouteError> {
         let prompt = Prompt::chat(Some(&self.messages), None);
         let query = Query {
+            scope: 0,
             key: Some(&self.session),
             prompt: &prompt,
             exclude,

@@ -7,7 +7,7 @@ use crate::config::words::shown;
 use std::collections::HashSet;
 
 use crate::config::{
-    ClientConfig, GatewayConfig, InstanceNames, OwnRoute, SubagentPolicy,
+    ClientConfig, GatewayConfig, InstanceNames, OwnRoute, SessionIsolation, SubagentPolicy,
     own::{claims, name as own_name, places::places, sessions},
     raw::{self, Field, Section, node::Value},
     report::{Place, Report},
@@ -19,6 +19,11 @@ const POLICIES: [(&str, SubagentPolicy); 4] = [
     ("owned", SubagentPolicy::Owned),
     ("declared", SubagentPolicy::Declared),
     ("delegated", SubagentPolicy::Delegated),
+];
+
+const ISOLATIONS: [(&str, SessionIsolation); 2] = [
+    ("per_client", SessionIsolation::PerClient),
+    ("shared", SessionIsolation::Shared),
 ];
 
 const INSTANCE_NAMES: [(&str, InstanceNames); 2] = [
@@ -45,6 +50,7 @@ pub(crate) fn gateway(
     report: &mut Report,
 ) -> GatewayConfig {
     let raw = raw::Gateway::closed(field, report);
+    let at = raw.at.clone();
     let anonymous = raw
         .anonymous
         .and_then(|field| field.choice(report, &POLICIES));
@@ -72,7 +78,7 @@ pub(crate) fn gateway(
         );
     }
     let default = GatewayConfig::default();
-    GatewayConfig {
+    let config = GatewayConfig {
         owned_ttl: own_ttl
             .and_then(|field| field.duration(report, claims::OWNED_TTL))
             .unwrap_or(default.owned_ttl),
@@ -81,6 +87,14 @@ pub(crate) fn gateway(
             .filter(|field| !field.is_null())
             .map(|field| claims::sources(field, report)),
         delegation,
+        session_isolation: raw
+            .session_isolation
+            .filter(|field| !field.is_null())
+            .and_then(|field| field.choice(report, &ISOLATIONS)),
+        namespace_conversation_ids: raw
+            .namespace_conversation_ids
+            .and_then(|field| field.boolean(report))
+            .unwrap_or(false),
         anonymous,
         anonymous_max_in_flight: places(raw.anonymous_max_in_flight, report),
         clients,
@@ -94,7 +108,14 @@ pub(crate) fn gateway(
             .cluster_info
             .and_then(|field| field.choice(report, &INSTANCE_NAMES))
             .unwrap_or_default(),
+    };
+    if config.namespace_conversation_ids && !config.isolates() {
+        report.warn(
+            &at.missing("namespace_conversation_ids"),
+            "has no effect where equal ids are one session; set session_isolation: per_client",
+        );
     }
+    config
 }
 
 /// Whoever watches the edge has no key, and health and version tell nothing of the fleets.

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     config::RouterConfig,
     routing::{Exclusion, Router, Session},
-    wire::Role,
+    wire::{Role, prompt::Prompt},
 };
 
 fn router(max_sessions: usize) -> Arc<Router> {
@@ -24,6 +24,7 @@ fn fleet(urls: &[&str], previous: Option<&Fleet>) -> Fleet {
 
 fn query<'a>(key: &'a str, prompt: &'a Prompt<'a>) -> Query<'a> {
     Query {
+        scope: 0,
         key: Some(key),
         prompt,
         exclude: None,
@@ -205,6 +206,7 @@ fn a_session_found_by_its_prompt_stays_where_it_is_too() {
     let prompt = Prompt::completion(Some(&prompt));
     let route = |exclude| {
         let query = Query {
+            scope: 0,
             key: None,
             prompt: &prompt,
             exclude,
@@ -229,6 +231,7 @@ fn a_growing_prompt_without_a_key_finds_its_session() {
         let prompt = text(prompt);
         let prompt = Prompt::completion(Some(&prompt));
         let query = Query {
+            scope: 0,
             key: None,
             prompt: &prompt,
             exclude: None,
@@ -271,6 +274,7 @@ fn new_settings_keep_the_bindings() {
         .route(
             &fleet,
             &Query {
+                scope: 0,
                 key: None,
                 prompt: &long,
                 exclude: None,

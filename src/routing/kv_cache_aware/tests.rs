@@ -35,6 +35,7 @@ fn ask(
     tokens: &[u32],
 ) -> Result<Pick, RouteError> {
     let query = Query {
+        scope: 0,
         key: None,
         prompt,
         exclude: None,
@@ -273,6 +274,7 @@ fn blocks_are_of_one_size() {
         .collect();
     assert!(places.iter().all(|pick| at(pick) != "c:1"));
     let untold = Query {
+        scope: 0,
         key: Some("session"),
         prompt: &Prompt::empty(),
         exclude: None,
@@ -304,6 +306,7 @@ fn without_tokens_a_session_stays_and_the_fallback_is_counted() {
     let messages = chat("hello");
     let prompt = Prompt::chat(Some(&messages), None);
     let query = Query {
+        scope: 0,
         key: Some("session"),
         prompt: &prompt,
         exclude: None,
@@ -374,6 +377,7 @@ fn exclusion_leaves_the_others_or_says_so() {
     let fleet = fleet(&["a:1", "b:1"]);
     let empty_prompt = Prompt::empty();
     let query = |exclude: usize| Query {
+        scope: 0,
         key: None,
         prompt: &empty_prompt,
         exclude: Some(Exclusion::rebinding(fleet.instances()[exclude].id)),
@@ -409,6 +413,7 @@ fn a_pin_stays_at_an_instance_that_is_avoided_once() {
     let prompt = Prompt::chat(Some(&messages), None);
     let route = |exclude| {
         let query = Query {
+            scope: 0,
             key: None,
             prompt: &prompt,
             exclude,
@@ -434,6 +439,7 @@ fn a_changed_configuration_keeps_what_is_known() {
     let fleet = fleet(&["a:1", "b:1"]);
     let empty_prompt = Prompt::empty();
     let query = |tokens| Query {
+        scope: 0,
         key: None,
         prompt: &empty_prompt,
         exclude: None,

@@ -193,6 +193,7 @@ impl<'a> Replay<'a> {
         let exclude = route.exclude.and_then(|server| self.fleet.at(server));
         let exclude = exclude.map(|instance| Exclusion::rebinding(instance.id));
         let query = Query {
+            scope: 0,
             key: route.key,
             prompt: &prompt,
             exclude,
