@@ -9,6 +9,7 @@ mod address;
 mod body_limits;
 pub mod check;
 mod claims;
+mod client_limits;
 mod discovery;
 mod health;
 mod http;
@@ -41,6 +42,7 @@ use crate::{
 
 pub use body_limits::BodyLimits;
 pub use claims::{DelegationConfig, Nested, ParentSource, SessionIsolation};
+pub use client_limits::ClientLimits;
 pub use discovery::{DiscoveryConfig, StoreConfig};
 pub use health::{DrainMode, Draining, EjectionConfig, HealthConfig, OverflowConfig};
 pub use http::{HalfClose, HttpConfig};
@@ -245,6 +247,8 @@ pub struct GatewayConfig {
     pub anonymous: Option<SubagentPolicy>,
     /// Requests without credentials at once, over all of them; `None` for no bound.
     pub anonymous_max_in_flight: Option<usize>,
+    /// What requests without credentials may take, all of them together.
+    pub anonymous_limits: ClientLimits,
     /// Further headers to remove from every request, lower-case.
     pub prune_headers: Vec<String>,
     /// How many (client, session) pairs are remembered for the `owned` policy.
@@ -276,6 +280,7 @@ pub struct ClientConfig {
     pub subagents: SubagentPolicy,
     /// Requests of its own at once; `None` for no bound.
     pub max_in_flight: Option<usize>,
+    pub limits: ClientLimits,
 }
 
 /// Which parents a client's requests may name.

@@ -6,6 +6,7 @@
 //! nothing, never copied from a client's header fields.
 
 mod client;
+mod client_limits;
 mod conditional;
 mod context_leg;
 mod deliver;

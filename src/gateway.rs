@@ -9,6 +9,7 @@ pub mod claims;
 pub mod client;
 pub mod delegation;
 pub mod isolation;
+pub mod limits;
 pub mod lineage;
 pub mod prune;
 

@@ -22,6 +22,7 @@ pub mod scan;
 pub mod signature;
 pub mod text;
 pub mod trace;
+pub mod usage;
 pub mod verify;
 pub mod worker_body;
 

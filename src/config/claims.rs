@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use super::{GatewayConfig, InstanceNames, OwnRoute};
+use super::{ClientLimits, GatewayConfig, InstanceNames, OwnRoute};
 use crate::wire::headers::PARENT_HEADERS;
 
 /// One place of a request in which its parent may be named.
@@ -64,6 +64,7 @@ impl Default for GatewayConfig {
             clients: Vec::new(),
             anonymous: None,
             anonymous_max_in_flight: None,
+            anonymous_limits: ClientLimits::default(),
             prune_headers: Vec::new(),
             max_sessions: 1_000_000,
             owned_ttl: Duration::from_secs(3600),

@@ -5,6 +5,7 @@
 
 mod body_limits;
 mod claims;
+mod client_limits;
 mod cors;
 mod gateway;
 mod health;

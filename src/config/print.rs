@@ -11,9 +11,9 @@ use secrecy::SecretString;
 use serde_json::{Map, Value, json};
 
 use super::{
-    AffinityScope, AllowedHeaders, AllowedOrigins, BodyLimits, Compatibility, Config, CorsConfig,
-    DelegationConfig, DiscoveryConfig, EdgeConfig, FleetConfig, FleetsConfig, GatewayConfig,
-    HalfClose, HttpConfig, InstanceNames, KvCacheAwareConfig, Limits, ModelConfig,
+    AffinityScope, AllowedHeaders, AllowedOrigins, BodyLimits, ClientLimits, Compatibility, Config,
+    CorsConfig, DelegationConfig, DiscoveryConfig, EdgeConfig, FleetConfig, FleetsConfig,
+    GatewayConfig, HalfClose, HttpConfig, InstanceNames, KvCacheAwareConfig, Limits, ModelConfig,
     NewConversationPlacement, ParentSource, PlacesByRole, RouterConfig, StoreConfig,
     SubagentPolicy, Timeouts, WorkerFilterConfig, raw::field::written_size, secret::MASK,
 };
@@ -267,6 +267,8 @@ fn gateway(config: &GatewayConfig) -> Value {
     if let Some(most) = config.anonymous_max_in_flight {
         put(&mut gateway, "anonymous_max_in_flight", most);
     }
+    let limits = client_limits(&config.anonymous_limits);
+    put(&mut gateway, "anonymous_limits", limits);
     let clients = config.clients.iter().map(|client| {
         let digests = client.api_keys.iter().map(|digest| hex(digest));
         json!({
@@ -274,6 +276,7 @@ fn gateway(config: &GatewayConfig) -> Value {
             "api_keys_sha256": digests.collect::<Vec<_>>(),
             "subagents": policy(client.subagents),
             "max_in_flight": client.max_in_flight,
+            "limits": client_limits(&client.limits),
         })
     });
     put(&mut gateway, "clients", clients.collect::<Vec<_>>());
@@ -304,6 +307,26 @@ fn gateway(config: &GatewayConfig) -> Value {
     };
     put(&mut gateway, "cluster_info", names);
     Value::Object(gateway)
+}
+
+/// What is absent is unbounded.
+fn client_limits(limits: &ClientLimits) -> Value {
+    let all = [
+        (
+            "requests_per_second",
+            limits.requests_per_second.map(|most| most.get().into()),
+        ),
+        ("burst", limits.burst.map(|most| most.get().into())),
+        ("prompt_tokens_per_minute", limits.prompt_tokens_per_minute),
+        (
+            "subagents_in_flight",
+            limits.subagents_in_flight.map(|most| most as u64),
+        ),
+    ];
+    let given = all
+        .into_iter()
+        .filter_map(|(key, most)| Some((key.to_owned(), most?.into())));
+    Value::Object(given.collect())
 }
 
 fn delegation(config: &DelegationConfig) -> Value {

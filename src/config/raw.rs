@@ -215,6 +215,7 @@ section! {
     Gateway {
         anonymous,
         anonymous_max_in_flight,
+        anonymous_limits,
         clients,
         prune_headers,
         max_sessions,
@@ -265,6 +266,17 @@ section! {
         api_keys_sha256,
         subagents,
         max_in_flight,
+        limits,
+    }
+}
+
+section! {
+    /// `limits` of a client, and `gateway.anonymous_limits`.
+    ClientLimits {
+        requests_per_second,
+        burst,
+        prompt_tokens_per_minute,
+        subagents_in_flight,
     }
 }
 
@@ -452,6 +464,7 @@ pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
         BodySource::KEYS,
         Delegation::KEYS,
         Client::KEYS,
+        ClientLimits::KEYS,
         Cors::KEYS,
         WorkerFilter::KEYS,
         AttentionDp::KEYS,

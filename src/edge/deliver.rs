@@ -14,9 +14,12 @@ use super::{
     plan::Plan,
     relay::{self, Relay},
 };
-use crate::http::{
-    reply::{self, Failure},
-    upstream::CallError,
+use crate::{
+    http::{
+        reply::{self, Failure},
+        upstream::CallError,
+    },
+    wire::usage::{self, UsageScan},
 };
 
 /// Writes the whole answer.
@@ -69,11 +72,16 @@ async fn stream(
     let (Some(relay), Some(leg)) = (&mut plan.relay, &mut plan.generation) else {
         return Err(no_head());
     };
+    let mut usage = plan.charge.as_ref().map(|_| UsageScan::default());
     loop {
         client.let_beat(relay.may_beat());
         let whole = match client.attend(session, parts.next()).await? {
             Ok(Some(part)) => {
                 leg.part_came();
+                if let Some(usage) = &mut usage {
+                    usage.pass(&part);
+                    plan.prompt_tokens = usage.prompt_tokens().or(plan.prompt_tokens);
+                }
                 let part = relay.pass(part, &live);
                 if !part.is_empty() {
                     client.write(session, Some(part), false).await?;
@@ -117,6 +125,9 @@ async fn whole(
         held.extend_from_slice(&part);
     }
     parts.call.release().await;
+    if plan.charge.is_some() {
+        plan.prompt_tokens = usage::prompt_tokens(&held).or(plan.prompt_tokens);
+    }
     let body = relay::for_client(held, live.config.telemetry.internal_fields)?;
     relay::answer_head(&mut head, body.len()).map_err(|_| no_head())?;
     begin(session, plan, head, client).await?;

@@ -10,6 +10,7 @@ use pingora::proxy::Session;
 use super::{
     Edge,
     client::Client,
+    client_limits,
     conditional::Reserved,
     context_leg::{ContextLeg, FinalAnswer},
     generation_first::GenerationFirst,
@@ -33,6 +34,7 @@ use crate::{
     wire::{
         body::BodyView,
         disagg::{Endpoint, ScheduleStyle},
+        usage,
     },
 };
 
@@ -88,6 +90,7 @@ impl Edge {
         let admission = request::admit(session, &live)?;
         plan.client = Some(admission.client.name.clone());
         plan.places.extend(places::of_client(&admission)?);
+        client_limits::request(plan, &admission.client)?;
         let body = request::read(session, &live, endpoint, &self.budget).await?;
         let mut client = Client::new(plan, body.watch);
         let view = BodyView::parse(&body.bytes)?;
@@ -107,6 +110,8 @@ impl Edge {
             let tokens = client.attend(session, tokens).await?;
             request.tokens = tokens;
         }
+        client_limits::sub_agent(plan, &admission.client, &request)?;
+        client_limits::prompt(plan, &admission.client, &request)?;
         let pair = match &pool.fleets {
             Fleets::Disaggregated(pair) => pair,
             Fleets::Aggregated(destination) => {
@@ -194,6 +199,9 @@ impl Edge {
         let context = client.attend(session, leg.run()).await??;
         drop(place);
         plan.context = Some(context.seen.clone());
+        if plan.charge.is_some() {
+            plan.prompt_tokens = usage::prompt_tokens(&context.body);
+        }
         if let Some(answer) = context.finished(&request, live.config.telemetry.internal_fields)? {
             return Ok(Some(answer));
         }

@@ -15,7 +15,7 @@ use crate::{
     http::reply::Failure,
     telemetry::{
         self,
-        labels::{FleetLabel, Outcome, QueueRefusal},
+        labels::{ClientLimit, FleetLabel, Outcome, QueueRefusal},
     },
 };
 
@@ -28,12 +28,21 @@ pub fn of_client(admission: &Admission) -> Result<Option<Place>, Failure> {
         return Ok(None);
     };
     let turn = places.enter(false).map_err(|_| {
+        let most = places.limits().places.unwrap_or_default();
         let refusals = &telemetry::metrics().legs.queue_refusals;
         refusals.inc((FleetLabel::None, QueueRefusal::Client));
+        telemetry::metrics()
+            .limit_refusals
+            .inc(ClientLimit::InFlight);
         Failure::too_many_requests(
             "client_limit",
-            "This client has as many requests in flight as it may; retry when one has ended.",
+            format!(
+                "This client has {most} requests in flight, as many as it may; retry when one has \
+                 ended."
+            ),
         )
+        .header("x-ratelimit-limit-in-flight", most.to_string())
+        .header("x-ratelimit-remaining-in-flight", "0")
     })?;
     Ok(turn.now())
 }

@@ -17,7 +17,10 @@ use super::{
 };
 use crate::{
     fleet::queue::Place,
-    gateway::delegation,
+    gateway::{
+        delegation,
+        limits::{Charge, SubAgent},
+    },
     http::{in_flight::InFlight, reply::Failure},
     telemetry::{
         self,
@@ -72,6 +75,12 @@ pub struct Plan {
     /// Who sent it, once that is known.
     pub client: Option<Arc<str>>,
     said: Said,
+    /// Prompt tokens that were taken on an estimate.
+    pub charge: Option<Charge>,
+    /// How many the workers have counted.
+    pub prompt_tokens: Option<u64>,
+    /// The request as a sub-agent of its parent.
+    pub sub_agent: Option<SubAgent>,
     /// Why the request ends, where it is told by [`Plan::failure`].
     failure: Option<Failure>,
     started: Instant,
@@ -97,6 +106,9 @@ impl Plan {
             relay: None,
             client: None,
             said: Said::default(),
+            charge: None,
+            prompt_tokens: None,
+            sub_agent: None,
             failure: None,
             started: Instant::now(),
             caches,
@@ -253,6 +265,14 @@ impl Plan {
             (None, _) => Outcome::ClientError,
         });
         self.legs_end(outcome);
+        if let Some(charge) = self.charge.take() {
+            // Without a good answer of any worker there was no prefill.
+            let none = self.context.is_none() && self.relay.is_none();
+            match self.prompt_tokens.or(none.then_some(0)) {
+                Some(tokens) => charge.settle(tokens),
+                None => drop(charge),
+            }
+        }
         let metrics = telemetry::metrics();
         metrics.requests.inc((self.route, self.fleet, outcome));
         metrics

@@ -69,6 +69,11 @@ impl Queue {
         })))
     }
 
+    /// The bounds in force.
+    pub fn limits(&self) -> QueueLimits {
+        self.0.lock().limits
+    }
+
     /// Other bounds from now on. Whoever waits and now has a place gets it.
     pub fn set_limits(&self, limits: QueueLimits) {
         let mut state = self.0.lock();

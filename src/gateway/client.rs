@@ -10,9 +10,9 @@ use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
-use super::{Presented, Refusal};
+use super::{Presented, Refusal, limits::Limits};
 use crate::{
-    config::{GatewayConfig, SubagentPolicy},
+    config::{ClientLimits, GatewayConfig, SubagentPolicy},
     fleet::queue::{Queue, QueueLimits},
     telemetry::{
         labels::{AuthenticationOutcome, Outcome},
@@ -42,6 +42,8 @@ pub struct Client {
     /// What bounds its requests at once; nobody waits for one of these places. `None` without a
     /// `gateway` section.
     pub places: Option<Arc<Queue>>,
+    /// What else it may take.
+    pub limits: Arc<Limits>,
 }
 
 impl Client {
@@ -52,6 +54,7 @@ impl Client {
             name: anonymous_name(),
             subagents: SubagentPolicy::Declared,
             places: None,
+            limits: Limits::new(&ClientLimits::default(), None),
         }
     }
 }
@@ -102,6 +105,10 @@ impl Clients {
             places.set_limits(bound(most));
             Some(places)
         };
+        let limits = |name: Option<&str>, config| {
+            let before = previous.and_then(|clients| clients.named(name));
+            Limits::new(config, before.map(|client| &client.limits))
+        };
         let numbered = || (0u32..).zip(&config.clients);
         let digests = numbered().flat_map(|(position, client)| {
             let digests = client.api_keys.iter();
@@ -112,6 +119,7 @@ impl Clients {
             name: client.name.as_str().into(),
             subagents: client.subagents,
             places: places(Some(&client.name), client.max_in_flight),
+            limits: limits(Some(&client.name), &client.limits),
         });
         Self {
             digests: digests.collect(),
@@ -121,6 +129,7 @@ impl Clients {
                 name: anonymous_name(),
                 subagents,
                 places: places(None, config.anonymous_max_in_flight),
+                limits: limits(None, &config.anonymous_limits),
             }),
         }
     }

@@ -80,7 +80,10 @@ impl Isolation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{config::SubagentPolicy, gateway::ClientId};
+    use crate::{
+        config::SubagentPolicy,
+        gateway::{ClientId, limits::Limits},
+    };
 
     fn client(id: ClientId, name: &str) -> Client {
         Client {
@@ -88,6 +91,7 @@ mod tests {
             name: name.into(),
             subagents: SubagentPolicy::Owned,
             places: None,
+            limits: Limits::new(&Default::default(), None),
         }
     }
 

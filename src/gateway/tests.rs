@@ -97,6 +97,7 @@ fn config(parent_header: Option<&str>, gateway: Option<GatewayConfig>) -> Config
 fn clients(policies: &[(&str, SubagentPolicy)]) -> GatewayConfig {
     let client = |(name, subagents): &(&str, SubagentPolicy)| ClientConfig {
         max_in_flight: None,
+        limits: Default::default(),
         name: (*name).to_owned(),
         api_keys: vec![Sha256::digest(format!("key-of-{name}")).into()],
         subagents: *subagents,

@@ -193,6 +193,12 @@ impl Failure {
             .header("retry-after", "1")
     }
 
+    /// As it is, with another time after which to come again.
+    pub fn retry_after(mut self, seconds: u64) -> Self {
+        self.headers.retain(|(name, _)| *name != "retry-after");
+        self.header("retry-after", seconds.to_string())
+    }
+
     /// 431: too many header fields, or too long ones.
     pub fn headers_too_large(what: impl Into<String>) -> Self {
         Self::new(

@@ -284,6 +284,16 @@ label! {
 }
 
 label! {
+    /// Which of a client's own limits a request met.
+    ClientLimit as "limit" {
+        Requests = "requests_per_second",
+        Tokens = "prompt_tokens_per_minute",
+        SubAgents = "subagents_in_flight",
+        InFlight = "max_in_flight",
+    }
+}
+
+label! {
     /// Which of the two signatures a worker filter looked at.
     Check as "check" {
         Affinity = "affinity",
@@ -418,6 +428,7 @@ mod tests {
         sound::<ConditionalWay>();
         sound::<ClaimOutcome>();
         sound::<AuthenticationOutcome>();
+        sound::<ClientLimit>();
         sound::<Check>();
         sound::<VerificationOutcome>();
         sound::<KeyIndex>();

@@ -18,9 +18,9 @@ use parking_lot::Mutex;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::labels::{
-    AuthenticationOutcome, Check, ClaimOutcome, ConditionalWay, Decision, EjectionCause,
-    FallbackReason, FleetLabel, KeyIndex, Label, Outcome, PlacementReason, ProbeResult,
-    PrunedField, PrunedHeader, ReloadResult, RetryReason, Route, VerificationOutcome,
+    AuthenticationOutcome, Check, ClaimOutcome, ClientLimit, ConditionalWay, Decision,
+    EjectionCause, FallbackReason, FleetLabel, KeyIndex, Label, Outcome, PlacementReason,
+    ProbeResult, PrunedField, PrunedHeader, ReloadResult, RetryReason, Route, VerificationOutcome,
 };
 pub use family::{CounterBy, Family, GaugeBy, HistogramBy, Labels, Series};
 pub use legs::{CountedLeg, LegMetrics};
@@ -82,6 +82,8 @@ pub struct Metrics {
     pub parent_claims: CounterBy<ClaimOutcome>,
     /// `kindred_authentications_total`: how clients were recognised.
     pub authentications: CounterBy<AuthenticationOutcome>,
+    /// `kindred_limit_refusals_total`: requests refused for a limit of their client's.
+    pub limit_refusals: CounterBy<ClientLimit>,
     /// `kindred_verifications_total`: what the worker filters found.
     pub verifications: CounterBy<(Check, VerificationOutcome)>,
     /// `kindred_verifications_by_key_total`: which key of the list a good signature was by.
@@ -247,6 +249,12 @@ impl Metrics {
                 r,
                 "kindred_authentications_total",
                 "How clients were recognised at the gateway.",
+                always,
+            )?,
+            limit_refusals: CounterBy::counters(
+                r,
+                "kindred_limit_refusals_total",
+                "Requests refused because of a limit of their client's.",
                 always,
             )?,
             verifications: CounterBy::counters(

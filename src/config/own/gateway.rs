@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use crate::config::{
     ClientConfig, GatewayConfig, InstanceNames, OwnRoute, SessionIsolation, SubagentPolicy,
-    own::{claims, name as own_name, places::places, sessions},
+    own::{claims, client_limits::client_limits, name as own_name, places::places, sessions},
     raw::{self, Field, Section, node::Value},
     report::{Place, Report},
     secret::{Secrets, Taken},
@@ -97,6 +97,7 @@ pub(crate) fn gateway(
             .unwrap_or(false),
         anonymous,
         anonymous_max_in_flight: places(raw.anonymous_max_in_flight, report),
+        anonymous_limits: client_limits(raw.anonymous_limits, report),
         clients,
         prune_headers: raw
             .prune_headers
@@ -157,6 +158,7 @@ fn clients(field: Field, report: &mut Report) -> Vec<ClientConfig> {
             api_keys,
             subagents: subagents.unwrap_or_default(),
             max_in_flight: places(raw.max_in_flight, report),
+            limits: client_limits(raw.limits, report),
         });
     }
     clients

@@ -8,6 +8,7 @@ fn digest(key: &str) -> [u8; 32] {
 fn clients(anonymous: Option<SubagentPolicy>) -> Clients {
     let client = |name: &str, keys: &[&str], subagents| ClientConfig {
         max_in_flight: None,
+        limits: Default::default(),
         name: name.to_owned(),
         api_keys: keys.iter().map(|key| digest(key)).collect(),
         subagents,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::SubagentPolicy;
+use crate::{config::SubagentPolicy, gateway::limits::Limits};
 
 const TTL: Duration = Duration::from_secs(60);
 const NOW: Seconds = Seconds(1000);
@@ -7,6 +7,7 @@ const NOW: Seconds = Seconds(1000);
 fn client(id: ClientId, name: &str) -> Client {
     Client {
         places: None,
+        limits: Limits::new(&Default::default(), None),
         id,
         name: name.into(),
         subagents: SubagentPolicy::Owned,
