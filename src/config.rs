@@ -362,6 +362,15 @@ pub struct Limits {
     pub max_headers: usize,
     /// `limits.max_header_bytes`, bytes of all header fields of one request. Default 32 KiB.
     pub max_header_bytes: usize,
+    /// `limits.max_connections`, connections of clients at once; a worker filter's port counts its own.
+    /// Default 20000.
+    pub max_connections: usize,
+    /// `limits.max_connections_per_address`, of them from one IPv4 address or one /64 of IPv6. No bound by
+    /// default: behind a load balancer all come from one.
+    pub max_connections_per_address: Option<usize>,
+    /// `limits.min_body_rate`, bytes a second that a client's body must come with after the first
+    /// seconds. Default 1 KiB.
+    pub min_body_rate: usize,
     /// `limits.max_session_id`, bytes of a session id. Default 512.
     pub max_session_id: usize,
     /// `limits.max_in_flight`, legs that one fleet serves at once, by role. No bound by default.
@@ -394,6 +403,8 @@ impl PlacesByRole {
 pub struct Timeouts {
     /// `timeouts.connect`, to a worker. Default 2 s.
     pub connect: Duration,
+    /// `timeouts.read_header`, the whole head of a client's request. Default 10 s.
+    pub read_header: Duration,
     /// `timeouts.read_body`, the whole body of a client. Default 60 s.
     pub read_body: Duration,
     /// `timeouts.queue`, the longest wait for a place in a fleet. Default 30 s.

@@ -232,6 +232,7 @@ impl ProxyHttp for EdgeProxy {
     }
 
     async fn early_request_filter(&self, session: &mut Session, plan: &mut Plan) -> Result<()> {
+        crate::http::connection::head_is_read();
         session.set_pipelining_enabled(true);
         bound_idleness(session, plan.live.edge.client_keep_alive);
         session.set_write_timeout(Some(plan.live.config.timeouts.write));

@@ -1,12 +1,13 @@
 //! HTTP rules that the edge and the worker filter share.
 //!
-//! This room decides which requests are well formed enough to be looked at (`guard`), how a whole
+//! This room decides which connections are taken (`connection`), which requests are well formed enough to be looked at (`guard`), how a whole
 //! body is read without losing Pingora's ability to forward it (`body`), how a worker is called
 //! (`upstream`), how requests under way are counted (`in_flight`), in which spelling a path is compared
 //! (`path`), and what an error looks like to the person who reads it (`reply`). It must never know what
 //! a request is about: no sessions, no fleets, no signatures.
 
 pub mod body;
+pub mod connection;
 pub mod guard;
 pub mod in_flight;
 pub mod path;

@@ -15,7 +15,6 @@ use std::{sync::Arc, time::Duration};
 use pingora::{
     apps::HttpServerOptions,
     connectors::ConnectorOptions,
-    proxy::ProxyServiceBuilder,
     server::{RunArgs, Server, configuration::ServerConf},
     services::{background::background_service, listening::Service},
 };
@@ -24,6 +23,7 @@ use crate::{
     admin::{Admin, Readiness},
     config::{CLIENT_KEEP_ALIVE, Config},
     edge::{self, Edge, EdgeProxy, TokenizerError},
+    http::connection::{Bounds, Door, Front},
     simulate::{self, demo::Simulated},
     telemetry::{self, log::Log},
     worker::{Filter, FilterProxy},
@@ -99,7 +99,12 @@ impl Running {
             address.listen(&mut service);
             server.add_service(service);
         }
-        let Proxies { edge, filters } = proxies;
+        let Proxies {
+            edge,
+            filters,
+            clients,
+            edges,
+        } = proxies;
         let readiness = Readiness::default();
         let admin = Admin {
             edge: edge.clone(),
@@ -109,7 +114,8 @@ impl Running {
         };
         let drain = config.timeouts.drain;
         let drain = Drain::new(drain, edge.clone(), filters.clone(), readiness);
-        let reload = Reloader::new(config.clone(), edge, filters, shown, log);
+        let reload =
+            Reloader::new(config.clone(), edge, filters, shown, log).with_doors(clients, edges);
         server.add_service(background_service("reload", reload));
         telemetry::metrics().config_applied();
         Ok(Self {
@@ -140,6 +146,10 @@ impl Running {
 struct Proxies {
     edge: Option<Arc<Edge>>,
     filters: Vec<Arc<Filter>>,
+    /// Where clients come in.
+    clients: Arc<Door>,
+    /// Where edges come in, at all filters of this process together.
+    edges: Arc<Door>,
 }
 
 impl Proxies {
@@ -151,6 +161,8 @@ impl Proxies {
             filters: filters
                 .map(|filter| Arc::new(Filter::new(config, filter, options())))
                 .collect(),
+            clients: Door::new(Bounds::of_clients(config)),
+            edges: Door::new(Bounds::of_edges(config)),
         })
     }
 
@@ -163,7 +175,9 @@ impl Proxies {
     ) -> pingora::Result<()> {
         if let (Some(edge), Some(address)) = (&self.edge, &listeners.edge) {
             let idle = edge.client_keep_alive();
-            let mut service = proxy(server, EdgeProxy(edge.clone()), "edge", None, idle);
+            let app = proxy(server, EdgeProxy(edge.clone()), idle);
+            let mut service =
+                Service::new("edge".to_owned(), Front::new(app, self.clients.clone()));
             match shown {
                 Some(shown) => address.listen_tls(&mut service, shown.settings()?),
                 None => address.listen(&mut service),
@@ -179,7 +193,9 @@ impl Proxies {
         for (filter, address) in self.filters.iter().zip(&listeners.filters) {
             let name = filter.name();
             let filter = FilterProxy(filter.clone());
-            let mut service = proxy(server, filter, name, Some(1), CLIENT_KEEP_ALIVE);
+            let app = proxy(server, filter, CLIENT_KEEP_ALIVE);
+            let mut service = Service::new(name.to_owned(), Front::new(app, self.edges.clone()));
+            service.threads = Some(1);
             address.listen(&mut service);
             server.add_service(service);
         }
@@ -199,13 +215,7 @@ fn admin_server(admin: Admin, address: &listeners::Address) -> Server {
     server
 }
 
-fn proxy<P>(
-    server: &Server,
-    proxy: P,
-    name: &str,
-    threads: Option<usize>,
-    idle: Duration,
-) -> Service<pingora::proxy::HttpProxy<P>>
+fn proxy<P>(server: &Server, proxy: P, idle: Duration) -> pingora::proxy::HttpProxy<P>
 where
     P: pingora::proxy::ProxyHttp + Send + Sync + 'static,
     P::CTX: Send + Sync,
@@ -214,12 +224,9 @@ where
     options.h2c = true;
     // Of HTTP/1 connections `bound_idleness` takes care.
     options.h2_idle_timeout = Some(idle.max(Duration::from_secs(1)));
-    let mut service = ProxyServiceBuilder::new(&server.configuration, proxy)
-        .name(name)
-        .server_options(options)
-        .build();
-    service.threads = threads;
-    service
+    let mut proxy = pingora::proxy::http_proxy(&server.configuration, proxy);
+    proxy.server_options = Some(options);
+    proxy
 }
 
 fn connector_options(server: &Server) -> ConnectorOptions {

@@ -162,6 +162,7 @@ impl FilterProxy {
             max_body: live.config.limits.max_body.of(endpoint),
             budget: live.config.limits.body_budget,
             deadline: live.config.timeouts.read_body,
+            min_rate: live.config.limits.min_body_rate,
         };
         guard::refuse_nominations(&session.req_header().headers, headers::is_internal)?;
         let body = body::read(session, limits, &self.0.budget).await?;
@@ -218,6 +219,7 @@ impl ProxyHttp for FilterProxy {
         session: &mut Session,
         passage: &mut Passage,
     ) -> Result<()> {
+        crate::http::connection::head_is_read();
         session.set_pipelining_enabled(true);
         body::bound_idleness(session, CLIENT_KEEP_ALIVE);
         session.set_write_timeout(Some(passage.live.config.timeouts.write));

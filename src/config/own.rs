@@ -128,11 +128,17 @@ pub(crate) fn limits(field: Option<Field>, report: &mut Report) -> Limits {
         body_budget: size(&raw.body_budget, MIB, 1 << 40, 1 << 30),
         max_answer: size(&raw.max_answer, KIB, 4 * GIB, 64 << 20),
         max_header_bytes: size(&raw.max_header_bytes, KIB, MIB - 1, 32 << 10),
+        min_body_rate: size(&raw.min_body_rate, 1, GIB, 1 << 10),
+        max_connections: 20_000,
+        max_connections_per_address: None,
         max_headers: 100,
         max_session_id: 512,
         max_in_flight,
         max_waiting: 1024,
     };
+    let by_address = raw.max_connections_per_address.as_ref();
+    let by_address = by_address.filter(|field| !field.is_null());
+    let by_address = by_address.and_then(|field| field.integer(report, 1..=10_000_000u32));
     let mut count = |field: &Option<Field>, high: u32, default: usize| {
         let field = field.as_ref();
         let count = field.and_then(|field| field.integer(report, 1..=high));
@@ -143,7 +149,9 @@ pub(crate) fn limits(field: Option<Field>, report: &mut Report) -> Limits {
     let limits = Limits {
         // Pingora reads no more than 256 header fields of a request.
         max_headers: count(&raw.max_headers, 256, limits.max_headers),
+        max_connections: count(&raw.max_connections, 10_000_000, limits.max_connections),
         max_session_id: count(&raw.max_session_id, 8192, limits.max_session_id),
+        max_connections_per_address: by_address.and_then(|most| usize::try_from(most).ok()),
         max_waiting: count(&raw.max_waiting, 1_000_000, limits.max_waiting),
         ..limits
     };

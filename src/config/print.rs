@@ -435,6 +435,9 @@ fn limits(limits: &Limits) -> Value {
         "max_waiting": limits.max_waiting,
         "max_headers": limits.max_headers,
         "max_header_bytes": size(limits.max_header_bytes),
+        "max_connections": limits.max_connections,
+        "max_connections_per_address": limits.max_connections_per_address,
+        "min_body_rate": size(limits.min_body_rate),
         "max_session_id": limits.max_session_id,
     })
 }
@@ -455,6 +458,7 @@ fn timeouts(timeouts: &Timeouts) -> Value {
     let written = |duration: Duration| humantime::format_duration(duration).to_string();
     json!({
         "connect": written(timeouts.connect),
+        "read_header": written(timeouts.read_header),
         "read_body": written(timeouts.read_body),
         "queue": written(timeouts.queue),
         "context": written(timeouts.context),

@@ -339,6 +339,9 @@ section! {
         max_answer,
         max_headers,
         max_header_bytes,
+        max_connections,
+        max_connections_per_address,
+        min_body_rate,
         max_session_id,
         max_in_flight,
         max_waiting,
@@ -367,6 +370,7 @@ section! {
     /// `timeouts`.
     TimeoutsSection {
         connect,
+        read_header,
         read_body,
         queue,
         context,

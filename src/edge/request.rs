@@ -133,6 +133,7 @@ pub async fn read(
         max_body: limits.max_body.of(endpoint),
         budget: limits.body_budget,
         deadline: live.config.timeouts.read_body,
+        min_rate: live.config.limits.min_body_rate,
     };
     let mut body = body::read(session, limits, budget).await?;
     if live.edge.schedule_style == ScheduleStyle::GenerationFirst {

@@ -32,6 +32,9 @@ use value_scan::goes_on;
 /// What Pingora's retry buffer holds.
 const RETRY_BUFFER: usize = 64 * 1024;
 
+/// How long a body may come as slowly as it likes.
+const GRACE: Duration = Duration::from_secs(5);
+
 /// Bounds of one read.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadLimits {
@@ -41,6 +44,17 @@ pub struct ReadLimits {
     pub budget: usize,
     /// Time for the whole body.
     pub deadline: Duration,
+    /// Bytes a second that have to come once `GRACE` is over.
+    pub min_rate: usize,
+}
+
+impl ReadLimits {
+    /// When the next part of a body has to be there that began at `begun`.
+    fn due(&self, begun: tokio::time::Instant, received: usize) -> tokio::time::Instant {
+        let seconds = received / self.min_rate.max(1);
+        let paid = Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX));
+        begun + GRACE + paid.min(self.deadline)
+    }
 }
 
 /// A request body that was read to its end.
@@ -190,14 +204,17 @@ async fn read_all(
     mut sink: Sink,
     limits: ReadLimits,
 ) -> Result<(Sink, usize, ClientWatch), Failure> {
+    let begun = tokio::time::Instant::now();
     let mut received = 0;
     loop {
         if length.is_none_or(|length| length.saturating_sub(received) <= RETRY_BUFFER) {
             session.enable_retry_buffering();
         }
-        let Some(part) = session
-            .read_request_body()
+        let part =
+            tokio::time::timeout_at(limits.due(begun, received), session.read_request_body());
+        let Some(part) = part
             .await
+            .map_err(|_| Failure::body_below_rate(limits.min_rate))?
             .map_err(|error| read_failure(&error, limits.deadline))?
         else {
             break;

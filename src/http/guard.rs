@@ -215,6 +215,9 @@ mod tests {
             max_headers: 4,
             max_header_bytes: 200,
             max_session_id: 1,
+            max_connections: 1,
+            max_connections_per_address: None,
+            min_body_rate: 1,
         }
     }
 

@@ -120,6 +120,17 @@ impl Failure {
         )
     }
 
+    /// 408: the client sends its body too slowly to be waited for.
+    pub fn body_below_rate(rate: usize) -> Self {
+        Self::new(
+            408,
+            "invalid_request_error",
+            "request_timeout",
+            Outcome::ClientError,
+            format!("The request body came with less than {rate} bytes a second."),
+        )
+    }
+
     /// 411: a body whose framing Pingora cannot hold back (HTTP/2 without a length, above 64 KiB).
     pub fn length_required() -> Self {
         Self::new(

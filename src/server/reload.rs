@@ -17,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::{
     config::{AdminConfig, Config, EdgeConfig, WorkerFilterConfig},
     edge::Edge,
+    http::connection::{Bounds, Door},
     server::tls::{self, Shown},
     telemetry::{self, access_log, labels::ReloadResult, log::Log},
     worker::Filter,
@@ -29,6 +30,8 @@ pub struct Reloader {
     filters: Vec<Arc<Filter>>,
     shown: Option<Arc<Shown>>,
     log: Log,
+    /// Where clients and where edges come in.
+    doors: Option<(Arc<Door>, Arc<Door>)>,
 }
 
 #[async_trait]
@@ -61,7 +64,14 @@ impl Reloader {
             filters,
             shown,
             log,
+            doors: None,
         }
+    }
+
+    /// Has the bounds of connections reloaded as well.
+    pub fn with_doors(mut self, clients: Arc<Door>, edges: Arc<Door>) -> Self {
+        self.doors = Some((clients, edges));
+        self
     }
 
     fn reload(&self) {
@@ -105,6 +115,10 @@ impl Reloader {
         let config = Arc::new(config);
         if let (Some(shown), Some(certificate)) = (&self.shown, certificate) {
             shown.swap(certificate);
+        }
+        if let Some((clients, edges)) = &self.doors {
+            clients.reload(Bounds::of_clients(&config));
+            edges.reload(Bounds::of_edges(&config));
         }
         // Who verifies learns of a new key before anybody signs with it.
         for (filter, settings) in self.filters.iter().zip(&config.worker_filters) {

@@ -294,6 +294,25 @@ label! {
 }
 
 label! {
+    /// Why a connection was not taken.
+    ConnectionRefusal as "bound" {
+        /// There were too many in all.
+        All = "all",
+        /// There were too many from its address.
+        Address = "address",
+    }
+}
+
+label! {
+    /// Why what a client sent never became a request.
+    HeadRefusal as "reason" {
+        Slow = "slow",
+        Invalid = "invalid",
+        TooLarge = "too_large",
+    }
+}
+
+label! {
     /// Which of the two signatures a worker filter looked at.
     Check as "check" {
         Affinity = "affinity",
@@ -429,6 +448,8 @@ mod tests {
         sound::<ClaimOutcome>();
         sound::<AuthenticationOutcome>();
         sound::<ClientLimit>();
+        sound::<ConnectionRefusal>();
+        sound::<HeadRefusal>();
         sound::<Check>();
         sound::<VerificationOutcome>();
         sound::<KeyIndex>();

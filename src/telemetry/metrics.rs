@@ -18,9 +18,10 @@ use parking_lot::Mutex;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::labels::{
-    AuthenticationOutcome, Check, ClaimOutcome, ClientLimit, ConditionalWay, Decision,
-    EjectionCause, FallbackReason, FleetLabel, KeyIndex, Label, Outcome, PlacementReason,
-    ProbeResult, PrunedField, PrunedHeader, ReloadResult, RetryReason, Route, VerificationOutcome,
+    AuthenticationOutcome, Check, ClaimOutcome, ClientLimit, ConditionalWay, ConnectionRefusal,
+    Decision, EjectionCause, FallbackReason, FleetLabel, HeadRefusal, KeyIndex, Label, Outcome,
+    PlacementReason, ProbeResult, PrunedField, PrunedHeader, ReloadResult, RetryReason, Route,
+    VerificationOutcome,
 };
 pub use family::{CounterBy, Family, GaugeBy, HistogramBy, Labels, Series};
 pub use legs::{CountedLeg, LegMetrics};
@@ -82,6 +83,12 @@ pub struct Metrics {
     pub parent_claims: CounterBy<ClaimOutcome>,
     /// `kindred_authentications_total`: how clients were recognised.
     pub authentications: CounterBy<AuthenticationOutcome>,
+    /// `kindred_connections`: connections of clients that are open.
+    pub connections: IntGauge,
+    /// `kindred_connections_refused_total`: connections that were not taken.
+    pub connections_refused: CounterBy<ConnectionRefusal>,
+    /// `kindred_heads_refused_total`: what never became a request.
+    pub heads_refused: CounterBy<HeadRefusal>,
     /// `kindred_limit_refusals_total`: requests refused for a limit of their client's.
     pub limit_refusals: CounterBy<ClientLimit>,
     /// `kindred_verifications_total`: what the worker filters found.
@@ -249,6 +256,23 @@ impl Metrics {
                 r,
                 "kindred_authentications_total",
                 "How clients were recognised at the gateway.",
+                always,
+            )?,
+            connections: gauge(
+                r,
+                "kindred_connections",
+                "Open connections of clients and, at a worker filter, of edges.",
+            )?,
+            connections_refused: CounterBy::counters(
+                r,
+                "kindred_connections_refused_total",
+                "Connections that were not taken because there were too many.",
+                always,
+            )?,
+            heads_refused: CounterBy::counters(
+                r,
+                "kindred_heads_refused_total",
+                "Connections ended because what came was no head of a request, or came too slowly.",
                 always,
             )?,
             limit_refusals: CounterBy::counters(

@@ -28,6 +28,7 @@ pub(crate) fn timeouts(field: Option<Field>, report: &mut Report) -> Timeouts {
     let silence = duration(&raw.silence, LEAST, seconds(180));
     let timeouts = Timeouts {
         connect: duration(&raw.connect, LEAST, seconds(2)),
+        read_header: duration(&raw.read_header, LEAST, seconds(10)),
         read_body: duration(&raw.read_body, LEAST, seconds(60)),
         queue: duration(&raw.queue, LEAST, seconds(30)),
         context: duration(&raw.context, LEAST, seconds(180)),

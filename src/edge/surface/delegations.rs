@@ -33,6 +33,7 @@ impl Edge {
             max_body: MAX_BODY,
             budget: live.config.limits.body_budget,
             deadline: live.config.timeouts.read_body,
+            min_rate: live.config.limits.min_body_rate,
         };
         let mut body = body::read(session, limits, &self.budget).await?;
         body.read_rest(session).await?;

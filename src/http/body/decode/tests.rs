@@ -55,6 +55,7 @@ fn limits(max_body: usize, budget: usize) -> ReadLimits {
     ReadLimits {
         max_body,
         budget,
+        min_rate: 1,
         deadline: Duration::from_secs(60),
     }
 }
