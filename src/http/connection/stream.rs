@@ -104,7 +104,7 @@ impl Watched {
 
     /// Whether a head is awaited.
     fn awaits_a_head(&self) -> bool {
-        self.about % 2 == 0
+        self.about.is_multiple_of(2)
     }
 
     /// Takes note of bytes that came.
@@ -150,7 +150,7 @@ impl Watched {
 
     fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.follow();
-        let due = self.timer.as_mut().filter(|_| self.about % 2 == 0);
+        let due = self.timer.as_mut().filter(|_| self.about.is_multiple_of(2));
         match due.map(|timer| timer.as_mut().poll(cx)) {
             Some(Poll::Ready(())) => Poll::Ready(self.too_slow(cx)),
             _ => Poll::Pending,
