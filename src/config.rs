@@ -264,6 +264,9 @@ pub struct GatewayConfig {
     pub session_isolation: Option<SessionIsolation>,
     /// Whether workers are told ids of Kindred's own in place of the clients' conversation ids.
     pub namespace_conversation_ids: bool,
+    /// What one client's sessions may fill of a table at most; `None` where nothing is said, see
+    /// [`GatewayConfig::table_share`].
+    pub max_table_share: Option<f64>,
     /// What is told to everybody, without a key.
     pub open_routes: Vec<OwnRoute>,
     /// What `/cluster_info` calls the instances.

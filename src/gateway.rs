@@ -182,6 +182,7 @@ impl Boundary {
             }
             None => Arc::new(Lineage::new(config.max_sessions)),
         };
+        lineage.set_share(config.table_share());
         Self {
             clients: Clients::new(config, previous.map(|previous| &previous.clients)),
             open_routes: config.open_routes.clone(),

@@ -72,6 +72,7 @@ impl Default for GatewayConfig {
             delegation: DelegationConfig::default(),
             session_isolation: None,
             namespace_conversation_ids: false,
+            max_table_share: None,
             open_routes: vec![OwnRoute::Health, OwnRoute::Version],
             cluster_info: InstanceNames::Aliases,
         }
@@ -87,6 +88,13 @@ impl GatewayConfig {
             Some(isolation) => isolation == SessionIsolation::PerClient,
             None => clients > 1,
         }
+    }
+
+    /// What one client's sessions may fill of a table at most: as configured, else half of it where
+    /// clients are told apart, and all where they are not.
+    pub fn table_share(&self) -> f64 {
+        let default = if self.isolates() { 0.5 } else { 1.0 };
+        self.max_table_share.unwrap_or(default)
     }
 
     /// Where claims may stand: as configured, else in the configured parent header and then in those

@@ -299,6 +299,7 @@ fn gateway(config: &GatewayConfig) -> Value {
     put(&mut gateway, "session_isolation", isolation);
     let namespaced = config.namespace_conversation_ids;
     put(&mut gateway, "namespace_conversation_ids", namespaced);
+    put(&mut gateway, "max_table_share", config.table_share());
     let open = config.open_routes.iter().map(|route| route.name());
     put(&mut gateway, "open_routes", open.collect::<Vec<_>>());
     let names = match config.cluster_info {

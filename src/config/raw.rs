@@ -224,6 +224,7 @@ section! {
         delegation,
         session_isolation,
         namespace_conversation_ids,
+        max_table_share,
         open_routes,
         cluster_info,
     }

@@ -95,6 +95,7 @@ pub(crate) fn gateway(
             .namespace_conversation_ids
             .and_then(|field| field.boolean(report))
             .unwrap_or(false),
+        max_table_share: share(raw.max_table_share, report),
         anonymous,
         anonymous_max_in_flight: places(raw.anonymous_max_in_flight, report),
         anonymous_limits: client_limits(raw.anonymous_limits, report),
@@ -162,6 +163,18 @@ fn clients(field: Field, report: &mut Report) -> Vec<ClientConfig> {
         });
     }
     clients
+}
+
+/// `max_table_share`: above 0, at most 1.
+fn share(field: Option<Field>, report: &mut Report) -> Option<f64> {
+    let field = field.filter(|field| !field.is_null())?;
+    let share = field.number(report, 0.0)?;
+    if share > 0.0 && share <= 1.0 {
+        return Some(share);
+    }
+    let what = format!("is {share}; it must be above 0 and at most 1, such as 0.5");
+    report.error(&field.at, what);
+    None
 }
 
 fn client_name(
