@@ -71,6 +71,9 @@ impl Default for GatewayConfig {
             delegation: DelegationConfig::default(),
             session_isolation: None,
             namespace_conversation_ids: false,
+            keys_file: None,
+            jwt: None,
+            failed_attempts: None,
             open_routes: vec![OwnRoute::Health, OwnRoute::Version],
             cluster_info: InstanceNames::Aliases,
         }

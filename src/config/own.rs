@@ -7,6 +7,7 @@ mod body_limits;
 mod claims;
 mod cors;
 mod gateway;
+mod identity;
 mod health;
 mod http;
 mod places;
@@ -28,7 +29,7 @@ use crate::{
 };
 
 pub(crate) use cors::cors;
-pub(crate) use gateway::gateway;
+pub(crate) use gateway::{digest, gateway};
 pub(crate) use health::health;
 pub(crate) use http::http;
 pub(crate) use timeouts::timeouts;

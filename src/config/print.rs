@@ -4,6 +4,7 @@
 //! secret is written as its mask only; the digests of API keys are no secrets and stay.
 
 mod health;
+mod identity;
 
 use std::time::Duration;
 
@@ -272,11 +273,14 @@ fn gateway(config: &GatewayConfig) -> Value {
         json!({
             "name": client.name,
             "api_keys_sha256": digests.collect::<Vec<_>>(),
+            "subjects": client.subjects,
+            "certificate_names": client.certificate_names,
             "subagents": policy(client.subagents),
             "max_in_flight": client.max_in_flight,
         })
     });
     put(&mut gateway, "clients", clients.collect::<Vec<_>>());
+    identity::put(&mut gateway, config);
     put(&mut gateway, "prune_headers", config.prune_headers.clone());
     put(&mut gateway, "max_sessions", config.max_sessions);
     let ttl = humantime::format_duration(config.owned_ttl).to_string();
