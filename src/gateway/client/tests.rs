@@ -1,3 +1,5 @@
+use http::StatusCode;
+
 use super::*;
 use crate::config::ClientConfig;
 
@@ -11,6 +13,7 @@ fn clients(anonymous: Option<SubagentPolicy>) -> Clients {
         name: name.to_owned(),
         api_keys: keys.iter().map(|key| digest(key)).collect(),
         subagents,
+        ..Default::default()
     };
     Clients::new(
         &GatewayConfig {
