@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use super::{GatewayConfig, InstanceNames, OwnRoute};
+use super::{FailedAttempts, GatewayConfig, InstanceNames, OwnRoute};
 use crate::wire::headers::PARENT_HEADERS;
 
 /// One place of a request in which its parent may be named.
@@ -73,7 +73,7 @@ impl Default for GatewayConfig {
             namespace_conversation_ids: false,
             keys_file: None,
             jwt: None,
-            failed_attempts: None,
+            failed_attempts: Some(FailedAttempts::default()),
             open_routes: vec![OwnRoute::Health, OwnRoute::Version],
             cluster_info: InstanceNames::Aliases,
         }

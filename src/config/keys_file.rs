@@ -78,7 +78,10 @@ impl FileKeys {
             };
             for item in items(entry.node)? {
                 let key = key_of(&item)?;
-                if owners.insert(key, client).is_some_and(|owner| owner != client) {
+                if owners
+                    .insert(key, client)
+                    .is_some_and(|owner| owner != client)
+                {
                     let what = "is a key of another client too; a key belongs to one client";
                     return Err(at_line(item.line, what));
                 }

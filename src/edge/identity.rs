@@ -75,7 +75,10 @@ impl Identity {
     async fn fetch(&self, live: &Live) {
         let gateway = live.config.gateway.as_ref();
         let jwt = gateway.and_then(|gateway| gateway.jwt.as_ref());
-        let keys = live.gateway.clients().and_then(|clients| clients.issuer_keys());
+        let keys = live
+            .gateway
+            .clients()
+            .and_then(|clients| clients.issuer_keys());
         let (Some(jwt), Some(keys)) = (jwt, keys) else {
             return pending().await;
         };
@@ -125,7 +128,11 @@ impl Identity {
 
 /// Puts a set in force.
 fn replace(keys: &IssuerKeys, set: KeySet, source: CredentialSource, place: &str) {
-    tracing::info!(place, keys = set.len(), "the keys of the tokens' issuer were renewed");
+    tracing::info!(
+        place,
+        keys = set.len(),
+        "the keys of the tokens' issuer were renewed"
+    );
     keys.replace(set);
     telemetry::metrics()
         .credential_reloads

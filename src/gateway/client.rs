@@ -26,8 +26,8 @@ use crate::{
     wire::jwks,
 };
 use failures::Failures;
-use tokens::Tokens;
 pub use tokens::IssuerKeys;
+use tokens::Tokens;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
@@ -119,7 +119,9 @@ fn positions(
 ) -> HashMap<String, u32> {
     let clients = (0u32..).zip(&config.clients);
     let named = clients.flat_map(|(position, client)| {
-        names(client).iter().map(move |name| (name.clone(), position))
+        names(client)
+            .iter()
+            .map(move |name| (name.clone(), position))
     });
     named.collect()
 }
@@ -154,9 +156,10 @@ impl Clients {
             ),
             subjects: positions(config, |client| &client.subjects),
             certificates: positions(config, |client| &client.certificate_names),
-            tokens: config.jwt.as_ref().map(|jwt| {
-                Tokens::new(jwt, previous.and_then(|clients| clients.tokens.as_ref()))
-            }),
+            tokens: config
+                .jwt
+                .as_ref()
+                .map(|jwt| Tokens::new(jwt, previous.and_then(|clients| clients.tokens.as_ref()))),
             failed_attempts: config.failed_attempts,
             failures: previous
                 .map(|clients| Arc::clone(&clients.failures))

@@ -18,9 +18,10 @@ use parking_lot::Mutex;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::labels::{
-    AuthenticationMethod, AuthenticationOutcome, Check, ClaimOutcome, ConditionalWay, CredentialSource, Decision, EjectionCause,
-    FallbackReason, FleetLabel, KeyIndex, Label, Outcome, PlacementReason, ProbeResult,
-    PrunedField, PrunedHeader, ReloadResult, RetryReason, Route, VerificationOutcome,
+    AuthenticationMethod, AuthenticationOutcome, Check, ClaimOutcome, ConditionalWay,
+    CredentialSource, Decision, EjectionCause, FallbackReason, FleetLabel, KeyIndex, Label,
+    Outcome, PlacementReason, ProbeResult, PrunedField, PrunedHeader, ReloadResult, RetryReason,
+    Route, VerificationOutcome,
 };
 pub use family::{CounterBy, Family, GaugeBy, HistogramBy, Labels, Series};
 pub use legs::{CountedLeg, LegMetrics};

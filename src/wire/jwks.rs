@@ -137,7 +137,11 @@ impl KeySet {
     ///
     /// # Errors
     /// [`TokenError`].
-    pub fn verify(&self, token: &[u8], rules: &Validation) -> Result<Map<String, Value>, TokenError> {
+    pub fn verify(
+        &self,
+        token: &[u8],
+        rules: &Validation,
+    ) -> Result<Map<String, Value>, TokenError> {
         if token.len() > MAX_TOKEN {
             return Err(TokenError::Malformed);
         }
@@ -214,10 +218,7 @@ fn reason(kind: &jsonwebtoken::errors::ErrorKind) -> TokenError {
 fn usable(text: &str, allowed: &[Algorithm]) -> Option<Key> {
     let jwk: Jwk = serde_json::from_str(text).ok()?;
     let common = &jwk.common;
-    if !matches!(
-        common.public_key_use,
-        None | Some(PublicKeyUse::Signature)
-    ) {
+    if !matches!(common.public_key_use, None | Some(PublicKeyUse::Signature)) {
         return None;
     }
     let own = common.key_algorithm.as_ref();

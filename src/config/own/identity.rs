@@ -39,7 +39,10 @@ pub(super) fn keys_file(
     match read {
         Ok(keys) => Some(KeysFile { path, keys }),
         Err(what) => {
-            report.error(&field.at, format!("names a file that cannot be used: it {what}"));
+            report.error(
+                &field.at,
+                format!("names a file that cannot be used: it {what}"),
+            );
             None
         }
     }
@@ -98,16 +101,14 @@ fn list(field: Option<Field>, report: &mut Report) -> Vec<Field> {
 }
 
 /// `jwt`.
-pub(super) fn jwt(
-    field: Option<Field>,
-    folder: &Path,
-    report: &mut Report,
-) -> Option<JwtConfig> {
+pub(super) fn jwt(field: Option<Field>, folder: &Path, report: &mut Report) -> Option<JwtConfig> {
     let field = field.filter(|field| !field.is_null())?;
     let raw = raw::Jwt::closed(field, report);
     let at = raw.at.clone();
     let algorithms = algorithms(raw.algorithms, report);
-    let refresh = raw.refresh.and_then(|field| field.duration(report, REFRESH));
+    let refresh = raw
+        .refresh
+        .and_then(|field| field.duration(report, REFRESH));
     let at_least = raw
         .min_refresh
         .and_then(|field| field.duration(report, MIN_REFRESH));
@@ -156,7 +157,10 @@ fn needed(field: Option<Field>, at: &Place, name: &str, report: &mut Report) -> 
     let place = field.at.clone();
     let items = names(Some(field), &mut HashSet::new(), report);
     if items.is_empty() {
-        report.error(&place, "is empty; a token for somebody else must not be good here");
+        report.error(
+            &place,
+            "is empty; a token for somebody else must not be good here",
+        );
     }
     items
 }
@@ -175,7 +179,10 @@ fn algorithms(field: Option<Field>, report: &mut Report) -> Vec<Algorithm> {
         }
     }
     if algorithms.is_empty() {
-        report.error(&at, "names no algorithm; leave it out for all that there are");
+        report.error(
+            &at,
+            "names no algorithm; leave it out for all that there are",
+        );
     }
     algorithms
 }
@@ -194,7 +201,10 @@ fn key_set(
             set: Arc::new(set),
         }),
         Err(what) => {
-            report.error(&field.at, format!("names a file that cannot be used: it {what}"));
+            report.error(
+                &field.at,
+                format!("names a file that cannot be used: it {what}"),
+            );
             None
         }
     }
@@ -220,7 +230,10 @@ fn url(
     let port = authority.port_u16().unwrap_or(80);
     Some(JwksUrl {
         address: format!("{}:{port}", authority.host()),
-        path: uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
+        path: uri
+            .path_and_query()
+            .map_or("/", |path| path.as_str())
+            .to_owned(),
         refresh: refresh.unwrap_or(Duration::from_secs(600)),
         min_refresh: min_refresh.unwrap_or(Duration::from_secs(10)),
     })

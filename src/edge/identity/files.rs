@@ -87,7 +87,9 @@ fn watch(paths: &[PathBuf], happened: mpsc::Sender<()>) -> Option<RecommendedWat
     };
     let watched = notify::recommended_watcher(tell).and_then(|mut watcher| {
         for path in paths {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = path
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty());
             let folder = folder.unwrap_or(Path::new("."));
             watcher.watch(folder, RecursiveMode::NonRecursive)?;
         }
@@ -118,7 +120,11 @@ fn look_at_keys(gateway: &GatewayConfig, clients: &Clients, failing: &mut Failin
         Ok(bytes) if known.is_some_and(|known| known.is_of(&bytes)) => None,
         Ok(bytes) => match FileKeys::parse(&bytes, &gateway.clients) {
             Ok(keys) => {
-                tracing::info!(place, keys = keys.digests.len(), "the keys file was read anew");
+                tracing::info!(
+                    place,
+                    keys = keys.digests.len(),
+                    "the keys file was read anew"
+                );
                 clients.set_file_keys(Arc::new(keys));
                 telemetry::metrics()
                     .credential_reloads

@@ -111,7 +111,10 @@ mod tests {
         failures.note(one, LIMIT, at(10));
         let wait = Some(Duration::from_secs(50));
         assert_eq!(failures.blocked(one, LIMIT, at(10)), wait);
-        assert_eq!(failures.blocked(ip("::ffff:192.0.2.1"), LIMIT, at(10)), wait);
+        assert_eq!(
+            failures.blocked(ip("::ffff:192.0.2.1"), LIMIT, at(10)),
+            wait
+        );
         assert_eq!(failures.blocked(ip("192.0.2.2"), LIMIT, at(10)), None);
         assert_eq!(failures.blocked(one, LIMIT, at(60)), None);
         failures.note(one, LIMIT, at(60));
@@ -125,7 +128,11 @@ mod tests {
         failures.note(ip("2001:db8::1"), LIMIT, now);
         failures.note(ip("2001:db8::ffff:1"), LIMIT, now);
         assert!(failures.blocked(ip("2001:db8::2"), LIMIT, now).is_some());
-        assert!(failures.blocked(ip("2001:db8:0:1::2"), LIMIT, now).is_none());
+        assert!(
+            failures
+                .blocked(ip("2001:db8:0:1::2"), LIMIT, now)
+                .is_none()
+        );
     }
 
     #[test]
