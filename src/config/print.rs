@@ -270,14 +270,22 @@ fn gateway(config: &GatewayConfig) -> Value {
     }
     let clients = config.clients.iter().map(|client| {
         let digests = client.api_keys.iter().map(|digest| hex(digest));
-        json!({
+        let digests = digests.collect::<Vec<_>>();
+        let mut client = json!({
             "name": client.name,
-            "api_keys_sha256": digests.collect::<Vec<_>>(),
+            "api_keys_sha256": digests.clone(),
             "subjects": client.subjects,
             "certificate_names": client.certificate_names,
             "subagents": policy(client.subagents),
             "max_in_flight": client.max_in_flight,
-        })
+        });
+        if digests.is_empty()
+            && let Some(client) = client.as_object_mut()
+        {
+            // Left out it is fine; an empty list is a mistake.
+            client.remove("api_keys_sha256");
+        }
+        client
     });
     put(&mut gateway, "clients", clients.collect::<Vec<_>>());
     identity::put(&mut gateway, config);

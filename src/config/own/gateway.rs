@@ -78,9 +78,11 @@ pub(crate) fn gateway(
         );
     }
     let default = GatewayConfig::default();
+    let has_file = raw.keys_file.as_ref().is_some_and(|field| !field.is_null());
     let keys_file = identity::keys_file(raw.keys_file, &clients, secrets.folder, report);
+    let tokens = raw.jwt.as_ref().is_some_and(|field| !field.is_null());
     let jwt = identity::jwt(raw.jwt, secrets.folder, report);
-    credentials(&at, &clients, (keys_file.is_some(), jwt.is_some()), report);
+    credentials(&at, &clients, (has_file, tokens), report);
     if anonymous.is_some() {
         report.warn(
             &at.missing("anonymous"),
