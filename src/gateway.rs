@@ -57,7 +57,7 @@ pub struct Refusal {
     /// The answer's `WWW-Authenticate`.
     pub www_authenticate: Option<&'static str>,
     /// Further header fields of the answer.
-    pub headers: Vec<(&'static str, String)>,
+    pub headers: Box<[(&'static str, String)]>,
     /// How the request counts in the metrics.
     pub outcome: Outcome,
 }
@@ -72,7 +72,7 @@ impl Refusal {
             message: format!("The session id in `{place}` {problem}."),
             param: Some(place.to_owned()),
             www_authenticate: None,
-            headers: Vec::new(),
+            headers: Box::default(),
             outcome: Outcome::ClientError,
         }
     }
@@ -86,7 +86,7 @@ impl Refusal {
             message: format!("No delegation is handed out: {why}."),
             param: None,
             www_authenticate: None,
-            headers: Vec::new(),
+            headers: Box::default(),
             outcome: Outcome::ClientError,
         }
     }
@@ -100,7 +100,7 @@ impl Refusal {
             message: "This session was not seen here of late; send its own turn first.".to_owned(),
             param: Some("session_id".to_owned()),
             www_authenticate: None,
-            headers: Vec::new(),
+            headers: Box::default(),
             outcome: Outcome::ClientError,
         }
     }

@@ -55,7 +55,7 @@ pub(super) fn refusal(outcome: AuthenticationOutcome) -> Refusal {
             kind: "server_error",
             www_authenticate: None,
             outcome: Outcome::Overloaded,
-            headers: vec![("retry-after", "1".to_owned())],
+            headers: Box::new([("retry-after", "1".to_owned())]),
             ..unauthorized(
                 "token_keys_unavailable",
                 CHALLENGE,
@@ -80,7 +80,7 @@ fn unauthorized(code: &'static str, challenge: &'static str, message: &str) -> R
         message: message.to_owned(),
         param: None,
         www_authenticate: Some(challenge),
-        headers: Vec::new(),
+        headers: Box::default(),
         outcome: Outcome::Unauthenticated,
     }
 }
@@ -95,12 +95,12 @@ pub(super) fn blocked(limit: FailedAttempts, wait: Duration) -> Refusal {
         kind: "rate_limit_error",
         www_authenticate: None,
         outcome: Outcome::Overloaded,
-        headers: vec![
+        headers: Box::new([
             ("retry-after", seconds.to_string()),
             ("x-ratelimit-limit-requests", limit.max.to_string()),
             ("x-ratelimit-remaining-requests", "0".to_owned()),
             ("x-ratelimit-reset-requests", format!("{seconds}s")),
-        ],
+        ]),
         ..unauthorized(
             "",
             CHALLENGE,
