@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use super::{ClientLimits, GatewayConfig, InstanceNames, OwnRoute};
+use super::{ClientLimits, FailedAttempts, GatewayConfig, InstanceNames, OwnRoute};
 use crate::wire::headers::PARENT_HEADERS;
 
 /// One place of a request in which its parent may be named.
@@ -73,6 +73,9 @@ impl Default for GatewayConfig {
             session_isolation: None,
             namespace_conversation_ids: false,
             max_table_share: None,
+            keys_file: None,
+            jwt: None,
+            failed_attempts: Some(FailedAttempts::default()),
             open_routes: vec![OwnRoute::Health, OwnRoute::Version],
             cluster_info: InstanceNames::Aliases,
         }

@@ -227,6 +227,32 @@ section! {
         max_table_share,
         open_routes,
         cluster_info,
+        keys_file,
+        jwt,
+        failed_attempts,
+    }
+}
+
+section! {
+    /// `gateway.jwt`.
+    Jwt {
+        issuer,
+        audience,
+        algorithms,
+        leeway,
+        client_claim,
+        jwks_file,
+        jwks_url,
+        refresh,
+        min_refresh,
+    }
+}
+
+section! {
+    /// `gateway.failed_attempts`.
+    FailedAttempts {
+        max,
+        per,
     }
 }
 
@@ -265,6 +291,8 @@ section! {
     Client {
         name,
         api_keys_sha256,
+        subjects,
+        certificate_names,
         subagents,
         max_in_flight,
         limits,
@@ -462,6 +490,8 @@ pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
         MinimalInstances::KEYS,
         ConditionalDisagg::KEYS,
         Gateway::KEYS,
+        Jwt::KEYS,
+        FailedAttempts::KEYS,
         BodySource::KEYS,
         Delegation::KEYS,
         Client::KEYS,
