@@ -5,11 +5,13 @@
 //! a request goes, and it must never keep a client's text: tables hold keyed hashes only.
 
 pub mod key;
+pub mod shares;
 pub mod table;
 
 use crate::config::AffinityScope;
 
 pub use key::AffinityKey;
+pub use shares::SharedTable;
 pub use table::BindingTable;
 
 /// The affinity keys of one request's two legs.

@@ -13,6 +13,8 @@ mod client_limits;
 mod discovery;
 mod health;
 mod http;
+pub mod identity;
+pub(crate) mod keys_file;
 mod own;
 mod pools;
 mod print;
@@ -46,6 +48,7 @@ pub use client_limits::ClientLimits;
 pub use discovery::{DiscoveryConfig, StoreConfig};
 pub use health::{DrainMode, Draining, EjectionConfig, HealthConfig, OverflowConfig};
 pub use http::{HalfClose, HttpConfig};
+pub use identity::{FailedAttempts, JwksSource, JwksUrl, JwtConfig, KeysFile};
 pub use pools::{FleetsConfig, ModelConfig, PairConfig};
 pub use report::{ConfigError, Problem};
 pub use surface::{AllowedHeaders, AllowedOrigins, CorsConfig, InstanceNames, OwnRoute};
@@ -264,6 +267,15 @@ pub struct GatewayConfig {
     pub session_isolation: Option<SessionIsolation>,
     /// Whether workers are told ids of Kindred's own in place of the clients' conversation ids.
     pub namespace_conversation_ids: bool,
+    /// What one client's sessions may fill of a table at most; `None` where nothing is said, see
+    /// [`GatewayConfig::table_share`].
+    pub max_table_share: Option<f64>,
+    /// Further keys of the clients, in a file that may change at any time.
+    pub keys_file: Option<KeysFile>,
+    /// Which tokens are believed; `None` for none.
+    pub jwt: Option<JwtConfig>,
+    /// How often one address may fail to say who it is; `None` for no bound.
+    pub failed_attempts: Option<FailedAttempts>,
     /// What is told to everybody, without a key.
     pub open_routes: Vec<OwnRoute>,
     /// What `/cluster_info` calls the instances.
@@ -271,12 +283,16 @@ pub struct GatewayConfig {
 }
 
 /// One client of the gateway.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ClientConfig {
     /// Unique; appears in logs, never in metrics.
     pub name: String,
     /// SHA-256 digests of the client's API keys.
     pub api_keys: Vec<[u8; 32]>,
+    /// Its names in tokens, compared exactly.
+    pub subjects: Vec<String>,
+    /// Its names in certificates, compared exactly.
+    pub certificate_names: Vec<String>,
     pub subagents: SubagentPolicy,
     /// Requests of its own at once; `None` for no bound.
     pub max_in_flight: Option<usize>,

@@ -57,6 +57,8 @@ pub struct Refusal {
     pub param: Option<String>,
     /// The answer's `WWW-Authenticate`.
     pub www_authenticate: Option<&'static str>,
+    /// Further header fields of the answer.
+    pub headers: Box<[(&'static str, String)]>,
     /// How the request counts in the metrics.
     pub outcome: Outcome,
 }
@@ -71,6 +73,7 @@ impl Refusal {
             message: format!("The session id in `{place}` {problem}."),
             param: Some(place.to_owned()),
             www_authenticate: None,
+            headers: Box::default(),
             outcome: Outcome::ClientError,
         }
     }
@@ -84,6 +87,7 @@ impl Refusal {
             message: format!("No delegation is handed out: {why}."),
             param: None,
             www_authenticate: None,
+            headers: Box::default(),
             outcome: Outcome::ClientError,
         }
     }
@@ -97,6 +101,7 @@ impl Refusal {
             message: "This session was not seen here of late; send its own turn first.".to_owned(),
             param: Some("session_id".to_owned()),
             www_authenticate: None,
+            headers: Box::default(),
             outcome: Outcome::ClientError,
         }
     }
@@ -182,6 +187,7 @@ impl Boundary {
             }
             None => Arc::new(Lineage::new(config.max_sessions)),
         };
+        lineage.set_share(config.table_share());
         Self {
             clients: Clients::new(config, previous.map(|previous| &previous.clients)),
             open_routes: config.open_routes.clone(),
@@ -243,7 +249,8 @@ impl Gateway {
     /// claims. Counts what it prunes and how the client was recognised.
     ///
     /// # Errors
-    /// 401 without usable credentials; 400 for a session id that is too long or holds control
+    /// 401 without usable credentials, 403 for those of nobody who is known, 429 for an address that
+    /// failed too often; 400 for a session id that is too long or holds control
     /// characters.
     pub fn admit(&self, presented: &Presented<'_>) -> Result<Admission, Refusal> {
         let headers = presented.headers;
@@ -260,6 +267,11 @@ impl Gateway {
             claim: self.sources.hear(headers),
             delegation: delegation_of(headers),
         })
+    }
+
+    /// The clients, where there is a `gateway` section.
+    pub fn clients(&self) -> Option<&Clients> {
+        Some(&self.boundary.as_ref()?.clients)
     }
 
     /// Lets a request in that asks what the edge tells of itself, and counts how its client was

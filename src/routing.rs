@@ -17,7 +17,7 @@ mod slow_start;
 use std::sync::Arc;
 
 use crate::{
-    affinity::AffinityKey,
+    affinity::{AffinityKey, shares::Owner},
     config::RouterConfig,
     fleet::{Fleet, Instance, InstanceId, LoadGuard},
     telemetry::labels::Decision,
@@ -34,9 +34,10 @@ pub use round_robin::RoundRobin;
 pub struct Query<'a> {
     /// The leg's affinity key; blank counts as absent.
     pub key: Option<&'a str>,
-    /// Whose requests without a key may join each other's sessions: those of one scope. 0 where
-    /// clients are not told apart.
-    pub scope: u64,
+    /// Whose the request is: requests without a key join only sessions of their own scope, and no
+    /// scope's sessions push out another's. [`NOBODY`](crate::affinity::shares::NOBODY) where clients
+    /// are not told apart.
+    pub scope: Owner,
     /// What the request asks.
     pub prompt: &'a Prompt<'a>,
     /// An instance that must not be chosen: the one that serves the other leg of this request, or
@@ -213,6 +214,15 @@ impl Router {
             Self::LoadBalancing(router) => router.route(fleet, query),
             Self::Conversation(router) => router.route(fleet, query),
             Self::KvCacheAware(router) => router.route(fleet, query),
+        }
+    }
+
+    /// What one client's sessions may fill of the tables at most, between 0 and 1.
+    pub fn set_share(&self, share: f64) {
+        match self {
+            Self::Conversation(router) => router.set_share(share),
+            Self::KvCacheAware(router) => router.set_share(share),
+            Self::RoundRobin(_) | Self::LoadBalancing(_) => {}
         }
     }
 

@@ -189,6 +189,8 @@ impl Proxies {
             server.add_service(edge::following(edge.clone(), options));
             let options = connector_options(server);
             server.add_service(edge::probes(edge.clone(), options));
+            let options = connector_options(server);
+            server.add_service(edge::identity(edge.clone(), options));
         }
         for (filter, address) in self.filters.iter().zip(&listeners.filters) {
             let name = filter.name();

@@ -13,6 +13,7 @@ pub mod conversation;
 pub mod disagg;
 pub mod escape;
 pub mod headers;
+pub mod jwks;
 pub mod object;
 pub mod prompt;
 pub mod pruning;

@@ -234,3 +234,40 @@ fn the_printed_configuration_says_what_is_in_force() {
     let one = "gateway: {anonymous: owned, session_isolation: per_client}\n";
     assert!(printed(one).contains("session_isolation: per_client"));
 }
+
+#[test]
+fn a_flood_of_sessions_pushes_out_its_own() {
+    let fleet = fleet::start(2, 1, |_| {});
+    let file = fleet
+        .yaml(&gateway(""))
+        .replace("type: conversation", "type: conversation, max_sessions: 20");
+    assert!(file.contains("max_sessions"), "{file}");
+    let kindred = Kindred::serve(&file);
+    let ask = |client: &str, session: &str| {
+        let key = format!("Bearer {client}");
+        let headers = [("authorization", &*key), ("x-session-id", session)];
+        let answer = raw::post(kindred.edge(), CHAT, &headers, &chat("hi").to_string());
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    };
+    let decided = |decision: &str| {
+        let label = format!("decision=\"{decision}\"");
+        let labels = ["fleet=\"context\"", label.as_str()];
+        kindred.metric("kindred_affinity_decisions_total", &labels)
+    };
+    let bens = ["one", "two", "three"];
+    bens.iter().for_each(|session| ask("ben", session));
+    (0..60).for_each(|number| ask("ada", &format!("s{number}")));
+    let bindings = kindred.metric("kindred_affinity_bindings", &["fleet=\"context\""]);
+    assert_eq!(bindings, 13.0, "half the table is ada's, and ben's three");
+    assert_eq!((decided("new"), decided("bound")), (63.0, 0.0));
+    bens.iter().for_each(|session| ask("ben", session));
+    assert_eq!((decided("new"), decided("bound")), (63.0, 3.0));
+    ask("ada", "s59");
+    assert_eq!(decided("bound"), 4.0);
+    ask("ada", "s0");
+    assert_eq!(
+        decided("new"),
+        64.0,
+        "it was pushed out by its own client's"
+    );
+}

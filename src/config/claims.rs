@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use super::{ClientLimits, GatewayConfig, InstanceNames, OwnRoute};
+use super::{ClientLimits, FailedAttempts, GatewayConfig, InstanceNames, OwnRoute};
 use crate::wire::headers::PARENT_HEADERS;
 
 /// One place of a request in which its parent may be named.
@@ -72,6 +72,10 @@ impl Default for GatewayConfig {
             delegation: DelegationConfig::default(),
             session_isolation: None,
             namespace_conversation_ids: false,
+            max_table_share: None,
+            keys_file: None,
+            jwt: None,
+            failed_attempts: Some(FailedAttempts::default()),
             open_routes: vec![OwnRoute::Health, OwnRoute::Version],
             cluster_info: InstanceNames::Aliases,
         }
@@ -87,6 +91,13 @@ impl GatewayConfig {
             Some(isolation) => isolation == SessionIsolation::PerClient,
             None => clients > 1,
         }
+    }
+
+    /// What one client's sessions may fill of a table at most: as configured, else half of it where
+    /// clients are told apart, and all where they are not.
+    pub fn table_share(&self) -> f64 {
+        let default = if self.isolates() { 0.5 } else { 1.0 };
+        self.max_table_share.unwrap_or(default)
     }
 
     /// Where claims may stand: as configured, else in the configured parent header and then in those

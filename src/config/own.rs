@@ -10,6 +10,7 @@ mod cors;
 mod gateway;
 mod health;
 mod http;
+mod identity;
 mod places;
 mod timeouts;
 mod tls;
@@ -29,7 +30,7 @@ use crate::{
 };
 
 pub(crate) use cors::cors;
-pub(crate) use gateway::gateway;
+pub(crate) use gateway::{digest, gateway};
 pub(crate) use health::health;
 pub(crate) use http::http;
 pub(crate) use timeouts::timeouts;

@@ -4,6 +4,7 @@
 //! secret is written as its mask only; the digests of API keys are no secrets and stay.
 
 mod health;
+mod identity;
 
 use std::time::Duration;
 
@@ -271,15 +272,26 @@ fn gateway(config: &GatewayConfig) -> Value {
     put(&mut gateway, "anonymous_limits", limits);
     let clients = config.clients.iter().map(|client| {
         let digests = client.api_keys.iter().map(|digest| hex(digest));
-        json!({
+        let digests = digests.collect::<Vec<_>>();
+        let mut client = json!({
             "name": client.name,
-            "api_keys_sha256": digests.collect::<Vec<_>>(),
+            "api_keys_sha256": digests.clone(),
+            "subjects": client.subjects,
+            "certificate_names": client.certificate_names,
             "subagents": policy(client.subagents),
             "max_in_flight": client.max_in_flight,
             "limits": client_limits(&client.limits),
-        })
+        });
+        if digests.is_empty()
+            && let Some(client) = client.as_object_mut()
+        {
+            // Left out it is fine; an empty list is a mistake.
+            client.remove("api_keys_sha256");
+        }
+        client
     });
     put(&mut gateway, "clients", clients.collect::<Vec<_>>());
+    identity::put(&mut gateway, config);
     put(&mut gateway, "prune_headers", config.prune_headers.clone());
     put(&mut gateway, "max_sessions", config.max_sessions);
     let ttl = humantime::format_duration(config.owned_ttl).to_string();
@@ -299,6 +311,7 @@ fn gateway(config: &GatewayConfig) -> Value {
     put(&mut gateway, "session_isolation", isolation);
     let namespaced = config.namespace_conversation_ids;
     put(&mut gateway, "namespace_conversation_ids", namespaced);
+    put(&mut gateway, "max_table_share", config.table_share());
     let open = config.open_routes.iter().map(|route| route.name());
     put(&mut gateway, "open_routes", open.collect::<Vec<_>>());
     let names = match config.cluster_info {

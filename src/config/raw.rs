@@ -224,8 +224,35 @@ section! {
         delegation,
         session_isolation,
         namespace_conversation_ids,
+        max_table_share,
         open_routes,
         cluster_info,
+        keys_file,
+        jwt,
+        failed_attempts,
+    }
+}
+
+section! {
+    /// `gateway.jwt`.
+    Jwt {
+        issuer,
+        audience,
+        algorithms,
+        leeway,
+        client_claim,
+        jwks_file,
+        jwks_url,
+        refresh,
+        min_refresh,
+    }
+}
+
+section! {
+    /// `gateway.failed_attempts`.
+    FailedAttempts {
+        max,
+        per,
     }
 }
 
@@ -264,6 +291,8 @@ section! {
     Client {
         name,
         api_keys_sha256,
+        subjects,
+        certificate_names,
         subagents,
         max_in_flight,
         limits,
@@ -465,6 +494,8 @@ pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
         MinimalInstances::KEYS,
         ConditionalDisagg::KEYS,
         Gateway::KEYS,
+        Jwt::KEYS,
+        FailedAttempts::KEYS,
         BodySource::KEYS,
         Delegation::KEYS,
         Client::KEYS,

@@ -3,6 +3,7 @@
 mod discovery;
 mod health;
 mod hostile;
+mod identity;
 mod kindred;
 mod models;
 mod signing;

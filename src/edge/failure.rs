@@ -67,7 +67,10 @@ impl From<Refusal> for Failure {
             refusal.outcome,
             refusal.message,
         );
-        let failure = failure.param(refusal.param);
+        let mut failure = failure.param(refusal.param);
+        for (name, value) in refusal.headers {
+            failure = failure.header(name, value);
+        }
         match refusal.www_authenticate {
             Some(challenge) => failure.header("www-authenticate", challenge),
             None => failure,

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::{destination::Destination, pool::Pools, tokenizer::Tokenizer};
 use crate::{
-    config::{Config, EdgeConfig},
+    config::{Config, EdgeConfig, GatewayConfig},
     gateway::Gateway,
     routing::KvCacheAware,
     telemetry::{self, labels::FleetLabel},
@@ -55,7 +55,11 @@ impl Live {
             Some(previous) if numbers(&previous.edge) == numbers(&edge) => previous.ids.clone(),
             _ => Arc::new(RequestIds::new(edge.node_id, edge.process_id)),
         };
-        Some(Self {
+        let share = config
+            .gateway
+            .as_ref()
+            .map_or(1.0, GatewayConfig::table_share);
+        let live = Self {
             gateway: Gateway::rebuild(config, previous.map(|previous| &previous.gateway)),
             pools: Pools::build(
                 (&edge, &config.limits),
@@ -67,7 +71,10 @@ impl Live {
             ids,
             edge,
             asked: watch::Sender::new(false),
-        })
+        };
+        live.destinations()
+            .for_each(|destination| destination.router().set_share(share));
+        Some(live)
     }
 
     /// Tells the instances of whole fleets that are no more; those of fleets that stay know it.

@@ -1,24 +1,38 @@
-//! Who is asking: API keys, compared in constant time.
+//! Who is asking: by API key, signed token or certificate. Keys are compared in constant time.
 //!
 //! A key is known only by its SHA-256 digest, and a presented one is compared with every digest of
 //! every client, so that the time taken says nothing about how close it came. This file must never
 //! keep, log or return a key, and never let a request with a wrong key pass as anonymous.
 
-use std::{fmt, sync::Arc};
+mod failures;
+mod refusal;
+mod tokens;
 
-use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
+use std::{collections::HashMap, fmt, sync::Arc, time::Instant};
+
+use arc_swap::ArcSwapOption;
+use http::{HeaderMap, HeaderName, HeaderValue, header::AUTHORIZATION};
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
 use super::{Presented, Refusal, limits::Limits};
 use crate::{
-    config::{ClientLimits, GatewayConfig, SubagentPolicy},
+    config::{
+        ClientConfig, ClientLimits, FailedAttempts, GatewayConfig, SubagentPolicy,
+        identity::FileKeys,
+    },
     fleet::queue::{Queue, QueueLimits},
     telemetry::{
-        labels::{AuthenticationOutcome, Outcome},
+        labels::{AuthenticationMethod, AuthenticationOutcome},
         metrics,
     },
+    wire::jwks,
 };
+use failures::Failures;
+pub use tokens::IssuerKeys;
+use tokens::Tokens;
+
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Which client, within one configuration. Across reloads a client is its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -83,6 +97,14 @@ fn anonymous_name() -> Arc<str> {
 pub struct Clients {
     /// Each digest with the position of its client.
     digests: Box<[([u8; 32], u32)]>,
+    /// Those of the keys file, which may change meanwhile.
+    file_keys: ArcSwapOption<FileKeys>,
+    /// The clients' names in tokens and in certificates, each with its position.
+    subjects: HashMap<String, u32>,
+    certificates: HashMap<String, u32>,
+    tokens: Option<Tokens>,
+    failed_attempts: Option<FailedAttempts>,
+    failures: Arc<Failures>,
     clients: Box<[Client]>,
     anonymous: Option<Client>,
 }
@@ -94,6 +116,20 @@ impl fmt::Debug for Clients {
             .field("anonymous", &self.anonymous)
             .finish_non_exhaustive()
     }
+}
+
+/// Each name of each client, with the client's position.
+fn positions(
+    config: &GatewayConfig,
+    names: impl Fn(&ClientConfig) -> &[String],
+) -> HashMap<String, u32> {
+    let clients = (0u32..).zip(&config.clients);
+    let named = clients.flat_map(|(position, client)| {
+        names(client)
+            .iter()
+            .map(move |name| (name.clone(), position))
+    });
+    named.collect()
 }
 
 impl Clients {
@@ -123,6 +159,22 @@ impl Clients {
         });
         Self {
             digests: digests.collect(),
+            file_keys: ArcSwapOption::from(
+                config
+                    .keys_file
+                    .as_ref()
+                    .map(|file| Arc::new(file.keys.clone())),
+            ),
+            subjects: positions(config, |client| &client.subjects),
+            certificates: positions(config, |client| &client.certificate_names),
+            tokens: config
+                .jwt
+                .as_ref()
+                .map(|jwt| Tokens::new(jwt, previous.and_then(|clients| clients.tokens.as_ref()))),
+            failed_attempts: config.failed_attempts,
+            failures: previous
+                .map(|clients| Arc::clone(&clients.failures))
+                .unwrap_or_default(),
             clients: clients.collect(),
             anonymous: config.anonymous.map(|subagents| Client {
                 id: ClientId::Anonymous,
@@ -148,42 +200,169 @@ impl Clients {
     /// is no key that could be right, and many programs send a placeholder.
     ///
     /// # Errors
-    /// 401 where credentials are missing, wrong, or given more than once.
+    /// 401 where credentials are missing, wrong, or of more than one client; 403 for good ones of
+    /// nobody who is known; 429 for an address that has failed too often, whatever it presents.
     pub fn identify(&self, presented: &Presented<'_>) -> Result<Client, Refusal> {
-        let (client, outcome) = self.recognise(presented.headers);
-        metrics().authentications.inc(outcome);
-        client.cloned().ok_or_else(|| refusal(outcome))
+        let watched = self.failed_attempts.zip(presented.address);
+        if let Some((limit, address)) = watched
+            && let Some(wait) = self.failures.blocked(address, limit, Instant::now())
+        {
+            let counted = (AuthenticationMethod::None, AuthenticationOutcome::Blocked);
+            metrics().authentications.inc(counted);
+            return Err(refusal::blocked(limit, wait));
+        }
+        let (method, found) = self.recognise(presented);
+        let outcome = match &found {
+            Ok(_) if method == AuthenticationMethod::Anonymous => AuthenticationOutcome::Anonymous,
+            Ok(_) => AuthenticationOutcome::Ok,
+            Err(outcome) => *outcome,
+        };
+        metrics().authentications.inc((method, outcome));
+        if let Some((limit, address)) = watched
+            && outcome.is_a_guess()
+        {
+            self.failures.note(address, limit, Instant::now());
+        }
+        found.cloned().map_err(refusal::refusal)
     }
 
-    fn recognise(&self, headers: &HeaderMap) -> (Option<&Client>, AuthenticationOutcome) {
+    fn recognise(&self, presented: &Presented<'_>) -> (AuthenticationMethod, Found<'_>) {
         if let Some(anonymous) = &self.anonymous
             && self.clients.is_empty()
         {
-            return (Some(anonymous), AuthenticationOutcome::Anonymous);
+            return (AuthenticationMethod::Anonymous, Ok(anonymous));
         }
-        let mut copies = headers.get_all(AUTHORIZATION).iter();
-        match (copies.next(), copies.next()) {
-            (None, _) if self.anonymous.is_some() => {
-                (self.anonymous.as_ref(), AuthenticationOutcome::Anonymous)
+        let said = self.by_headers(presented.headers);
+        let shown = self.by_certificate(presented.certificate);
+        match (said, shown) {
+            (Some((method, Ok(said))), Some(Ok(shown))) if said.id != shown.id => {
+                (method, Err(AuthenticationOutcome::Ambiguous))
             }
-            (None, _) => (None, AuthenticationOutcome::Missing),
-            (Some(_), Some(_)) => (None, AuthenticationOutcome::Ambiguous),
-            (Some(value), None) => match bearer(value).and_then(|key| self.owner(key)) {
-                Some(client) => (Some(client), AuthenticationOutcome::Ok),
-                None => (None, AuthenticationOutcome::Invalid),
-            },
+            // A certificate of nobody is no credential beside another.
+            (Some(said), None | Some(Ok(_)) | Some(Err(AuthenticationOutcome::NotAClient))) => said,
+            (Some((method, _)), Some(Err(outcome))) => (method, Err(outcome)),
+            (None, Some(Err(AuthenticationOutcome::NotAClient))) if self.anonymous.is_some() => {
+                self.nobody()
+            }
+            (None, Some(shown)) => (AuthenticationMethod::Certificate, shown),
+            (None, None) => self.nobody(),
         }
+    }
+
+    /// A request that does not say who sent it.
+    fn nobody(&self) -> (AuthenticationMethod, Found<'_>) {
+        match &self.anonymous {
+            Some(anonymous) => (AuthenticationMethod::Anonymous, Ok(anonymous)),
+            None => (
+                AuthenticationMethod::None,
+                Err(AuthenticationOutcome::Missing),
+            ),
+        }
+    }
+
+    /// Whom the headers name; `None` where they name nobody. Two that say the same are one.
+    fn by_headers(&self, headers: &HeaderMap) -> Option<(AuthenticationMethod, Found<'_>)> {
+        let bearer = only(headers, &AUTHORIZATION).map(|value| match value {
+            Some(value) => match bearer(value) {
+                Some(credential) => self.by_bearer(credential),
+                None => wrong(AuthenticationOutcome::Invalid),
+            },
+            None => wrong(AuthenticationOutcome::Ambiguous),
+        });
+        let key = only(headers, &API_KEY).map(|value| match value {
+            Some(value) => match self.owner(value.as_bytes().trim_ascii()) {
+                Some(client) => (AuthenticationMethod::ApiKey, Ok(client)),
+                None => wrong(AuthenticationOutcome::Invalid),
+            },
+            None => wrong(AuthenticationOutcome::Ambiguous),
+        });
+        match (bearer, key) {
+            (Some((method, Ok(one))), Some((_, Ok(other)))) if one.id != other.id => {
+                Some((method, Err(AuthenticationOutcome::Ambiguous)))
+            }
+            (Some((_, Ok(_))), Some(bad @ (_, Err(_)))) => Some(bad),
+            (Some(bearer), _) => Some(bearer),
+            (None, key) => key,
+        }
+    }
+
+    /// A known key is a key, whatever it looks like.
+    fn by_bearer(&self, credential: &[u8]) -> (AuthenticationMethod, Found<'_>) {
+        if let Some(client) = self.owner(credential) {
+            return (AuthenticationMethod::ApiKey, Ok(client));
+        }
+        let tokens = self.tokens.as_ref();
+        let Some(tokens) = tokens.filter(|_| jwks::looks_like_a_token(credential)) else {
+            return wrong(AuthenticationOutcome::Invalid);
+        };
+        let subject = tokens.subject(credential);
+        let client = subject.and_then(|subject| {
+            self.at(self.subjects.get(&subject))
+                .ok_or(AuthenticationOutcome::NotAClient)
+        });
+        (AuthenticationMethod::Jwt, client)
+    }
+
+    /// Whom a certificate names; `None` without one. All its names that are known must be one client's.
+    fn by_certificate(&self, names: &[String]) -> Option<Found<'_>> {
+        if names.is_empty() {
+            return None;
+        }
+        let known = names.iter().filter_map(|name| self.certificates.get(name));
+        let mut known: Vec<&u32> = known.collect();
+        known.dedup();
+        Some(match known.as_slice() {
+            [] => Err(AuthenticationOutcome::NotAClient),
+            [one] => self.at(Some(*one)).ok_or(AuthenticationOutcome::NotAClient),
+            _ => Err(AuthenticationOutcome::Ambiguous),
+        })
+    }
+
+    fn at(&self, position: Option<&u32>) -> Option<&Client> {
+        self.clients.get(usize::try_from(*position?).ok()?)
+    }
+
+    /// Takes what the keys file says now in place of what it said before.
+    pub fn set_file_keys(&self, keys: Arc<FileKeys>) {
+        self.file_keys.store(Some(keys));
+    }
+
+    /// What the keys file said last; `None` where there is none.
+    pub fn file_keys(&self) -> Option<Arc<FileKeys>> {
+        self.file_keys.load_full()
+    }
+
+    /// The keys of the tokens' issuer; `None` where no tokens are believed.
+    pub fn issuer_keys(&self) -> Option<&Arc<IssuerKeys>> {
+        self.tokens.as_ref().map(|tokens| &tokens.keys)
     }
 
     /// The client whose key this is. Looks at every digest, also after the one that fits.
     fn owner(&self, key: &[u8]) -> Option<&Client> {
         let presented: [u8; 32] = Sha256::digest(key).into();
         let mut owner = u32::MAX;
-        for (digest, position) in &self.digests {
+        let file = self.file_keys.load();
+        let file = file.as_ref().map_or(&[][..], |file| &file.digests);
+        for (digest, position) in self.digests.iter().chain(file) {
             owner.conditional_assign(position, digest.ct_eq(&presented));
         }
         self.clients.get(usize::try_from(owner).ok()?)
     }
+}
+
+/// A client, or how it was not recognised.
+type Found<'a> = Result<&'a Client, AuthenticationOutcome>;
+
+/// Credentials that are no good, of whatever kind they were meant to be.
+fn wrong<'a>(outcome: AuthenticationOutcome) -> (AuthenticationMethod, Found<'a>) {
+    (AuthenticationMethod::None, Err(outcome))
+}
+
+/// The value of a header; `Some(None)` where there is more than one copy.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Option<&'a HeaderValue>> {
+    let mut copies = headers.get_all(name).iter();
+    let first = copies.next()?;
+    Some(copies.next().is_none().then_some(first))
 }
 
 /// The key of `Bearer KEY`, the scheme in any case.
@@ -193,40 +372,6 @@ fn bearer(value: &HeaderValue) -> Option<&[u8]> {
     let key = rest.trim_ascii_start();
     let separated = key.len() < rest.len();
     (scheme.eq_ignore_ascii_case(b"Bearer") && separated && !key.is_empty()).then_some(key)
-}
-
-fn refusal(outcome: AuthenticationOutcome) -> Refusal {
-    let (code, message) = match outcome {
-        AuthenticationOutcome::Missing => (
-            "missing_api_key",
-            "No API key was given. Send one as `Authorization: Bearer YOUR_KEY`.",
-        ),
-        AuthenticationOutcome::Ambiguous => (
-            "ambiguous_authorization",
-            "More than one `Authorization` header was given. Send exactly one, as \
-             `Authorization: Bearer YOUR_KEY`.",
-        ),
-        _ => (
-            "invalid_api_key",
-            "The API key is not known here. Send a valid one as `Authorization: Bearer YOUR_KEY`, \
-             or ask the operator of this gateway for one.",
-        ),
-    };
-    Refusal {
-        status: StatusCode::UNAUTHORIZED,
-        code,
-        kind: "invalid_request_error",
-        message: message.to_owned(),
-        param: None,
-        www_authenticate: Some(match outcome {
-            AuthenticationOutcome::Missing => r#"Bearer realm="kindred""#,
-            AuthenticationOutcome::Ambiguous => {
-                r#"Bearer realm="kindred", error="invalid_request""#
-            }
-            _ => r#"Bearer realm="kindred", error="invalid_token""#,
-        }),
-        outcome: Outcome::Unauthenticated,
-    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{Client, ClientId};
-use crate::affinity::{AffinityKey, BindingTable};
+use crate::affinity::{AffinityKey, SharedTable, shares::Owner};
 use roots::Roots;
 
 const SHARDS: usize = 16;
@@ -53,7 +53,7 @@ pub enum Root {
 
 /// The (client, session) pairs seen.
 pub struct Lineage {
-    shards: [Mutex<BindingTable<Seconds>>; SHARDS],
+    shards: [Mutex<SharedTable<Seconds>>; SHARDS],
     roots: Mutex<Roots>,
 }
 
@@ -70,9 +70,17 @@ impl Lineage {
     pub fn new(capacity: usize) -> Self {
         let bound = capacity.div_ceil(SHARDS);
         Self {
-            shards: std::array::from_fn(|_| Mutex::new(BindingTable::new(bound))),
+            shards: std::array::from_fn(|_| Mutex::new(SharedTable::new(bound))),
             roots: Mutex::new(Roots::new(capacity)),
         }
+    }
+
+    /// What one client's sessions may fill of the memory at most, between 0 and 1.
+    pub fn set_share(&self, share: f64) {
+        for shard in &self.shards {
+            shard.lock().set_share(share);
+        }
+        self.roots.lock().set_share(share);
     }
 
     /// Changes the bound; what is above a smaller one is forgotten, least recently used first.
@@ -90,11 +98,11 @@ impl Lineage {
     /// Notes that `client` uses `session`, which follows `parent` where there is one.
     pub fn record(&self, client: &Client, session: &str, parent: Option<&str>, now: Seconds) {
         let key = key(client, session);
-        self.shard(key).lock().insert(key, now);
+        self.shard(key).lock().insert(owner(client), key, now);
         let mut roots = self.roots.lock();
         match parent {
-            Some(parent) => roots.set(key, parent, now),
-            None => roots.remove(key),
+            Some(parent) => roots.set((owner(client), key), parent, now),
+            None => roots.remove((owner(client), key)),
         }
     }
 
@@ -102,9 +110,11 @@ impl Lineage {
     pub fn owns(&self, client: &Client, session: &str, ttl: Duration, now: Seconds) -> bool {
         let key = key(client, session);
         let mut pairs = self.shard(key).lock();
-        let owns = pairs.peek(key).is_some_and(|seen| !seen.is_over(ttl, now));
+        let owns = pairs
+            .peek(owner(client), key)
+            .is_some_and(|seen| !seen.is_over(ttl, now));
         if owns {
-            pairs.insert(key, now);
+            pairs.insert(owner(client), key, now);
         }
         owns
     }
@@ -125,7 +135,7 @@ impl Lineage {
                 Root::Session(named) => named,
                 _ => parent,
             };
-            match roots.get(key(client, named), ttl, now) {
+            match roots.get((owner(client), key(client, named)), ttl, now) {
                 Some(next) if Some(next) != session => root = Root::Session(next.into()),
                 Some(_) => return Root::Circle,
                 None => return root,
@@ -144,7 +154,7 @@ impl Lineage {
         self.len() == 0
     }
 
-    fn shard(&self, key: AffinityKey) -> &Mutex<BindingTable<Seconds>> {
+    fn shard(&self, key: AffinityKey) -> &Mutex<SharedTable<Seconds>> {
         // Bits from the middle: the tables use the lowest and the highest ones.
         &self.shards[(key.table_hash() >> 32) as usize % SHARDS]
     }
@@ -156,6 +166,11 @@ fn key(client: &Client, session: &str) -> AffinityKey {
         ClientId::Named(_) => AffinityKey::of_client(&client.name, session),
         ClientId::Anonymous | ClientId::Trusted => AffinityKey::new(session),
     }
+}
+
+/// Whose sessions push out each other only.
+fn owner(client: &Client) -> Owner {
+    super::Isolation::scope(client)
 }
 
 #[cfg(test)]

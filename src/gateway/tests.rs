@@ -105,6 +105,7 @@ fn clients(policies: &[(&str, SubagentPolicy)]) -> GatewayConfig {
         name: (*name).to_owned(),
         api_keys: vec![Sha256::digest(format!("key-of-{name}")).into()],
         subagents: *subagents,
+        ..Default::default()
     };
     GatewayConfig {
         clients: policies.iter().map(client).collect(),

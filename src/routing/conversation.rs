@@ -18,7 +18,7 @@ use super::{
     },
 };
 use crate::{
-    affinity::{AffinityKey, BindingTable},
+    affinity::{AffinityKey, SharedTable, shares::Owner},
     config::ConversationConfig,
     fleet::{Fleet, Instance, InstanceId},
     wire::prompt::{CHARACTERS_PER_TOKEN, Units},
@@ -38,7 +38,7 @@ pub struct Conversation {
 
 #[derive(Debug)]
 struct State {
-    table: BindingTable<Binding>,
+    table: SharedTable<Binding>,
     prefixes: PrefixTree,
     /// Sessions made up for requests without a key.
     synthetic: u64,
@@ -68,7 +68,7 @@ pub struct Session {
 impl Conversation {
     pub fn new(config: &ConversationConfig) -> Self {
         let state = State {
-            table: BindingTable::new(config.max_sessions),
+            table: SharedTable::new(config.max_sessions),
             prefixes: PrefixTree::default(),
             synthetic: 0,
             least_loaded: LeastLoaded::default(),
@@ -101,7 +101,7 @@ impl Conversation {
         let mut state = self.state.lock();
         let mut bound = None;
         let mut decision = Decision::New;
-        state.table.touch_if(key, |binding| {
+        state.table.touch_if(query.scope, key, |binding| {
             decision = Decision::Failover;
             bound = valid(fleet, query, binding.instance);
             bound.is_some()
@@ -121,7 +121,7 @@ impl Conversation {
             });
         }
         let load = state.pick(fleet, query)?.reserve(weight);
-        state.bind(key, load.instance().id, &[]);
+        state.bind((query.scope, key), load.instance().id, &[]);
         Ok(Pick {
             load,
             decision,
@@ -134,7 +134,7 @@ impl Conversation {
         let at_least = enough(hashes.len(), config.match_threshold);
         let mut state = self.state.lock();
         let table = &state.table;
-        let bound = |key| valid(fleet, query, table.peek(key)?.instance);
+        let bound = |key| valid(fleet, query, table.peek(query.scope, key)?.instance);
         let session = state
             .prefixes
             .find(&hashes, at_least, |key| bound(key).is_some());
@@ -142,7 +142,7 @@ impl Conversation {
         if let Some((key, instance)) = session {
             let load = match state.elsewhere(fleet, query, instance) {
                 None => {
-                    state.bind(key, instance.id, &hashes);
+                    state.bind((query.scope, key), instance.id, &hashes);
                     instance.reserve(weight)
                 }
                 Some(other) => other?.reserve(weight),
@@ -156,7 +156,7 @@ impl Conversation {
         let load = state.pick(fleet, query)?.reserve(weight);
         state.synthetic += 1;
         let key = AffinityKey::synthetic(state.synthetic);
-        state.bind(key, load.instance().id, &hashes);
+        state.bind((query.scope, key), load.instance().id, &hashes);
         Ok(Pick {
             load,
             decision: Decision::Unkeyed,
@@ -200,6 +200,11 @@ impl Conversation {
         }
     }
 
+    /// What one client's sessions may fill of the table at most, between 0 and 1.
+    pub fn set_share(&self, share: f64) {
+        self.state.lock().table.set_share(share);
+    }
+
     /// See [`Router::forget`](super::Router::forget).
     pub fn forget(&self, removed: &[InstanceId]) {
         if removed.is_empty() {
@@ -231,7 +236,7 @@ impl Conversation {
 
     /// The instance that `key` is bound to.
     pub fn peek(&self, key: AffinityKey) -> Option<InstanceId> {
-        Some(self.state.lock().table.peek(key)?.instance)
+        Some(self.state.lock().table.find(key)?.instance)
     }
 
     /// Every binding, least recently used first. Linear.
@@ -292,8 +297,8 @@ impl State {
             .map(Ok)
     }
 
-    fn bind(&mut self, key: AffinityKey, instance: InstanceId, hashes: &[u64]) {
-        let old = self.table.peek(key).and_then(Binding::leaf);
+    fn bind(&mut self, (owner, key): (Owner, AffinityKey), instance: InstanceId, hashes: &[u64]) {
+        let old = self.table.peek(owner, key).and_then(Binding::leaf);
         let leaf = self.prefixes.insert(key, hashes);
         if let Some(old) = old {
             self.prefixes.remove(old);
@@ -302,7 +307,7 @@ impl State {
             instance,
             leaf: leaf.and_then(Leaf::number),
         };
-        if let Some((_, evicted)) = self.table.insert(key, binding) {
+        if let Some((_, evicted)) = self.table.insert(owner, key, binding) {
             self.evicted(evicted);
         }
         while self.prefixes.blocks() > BLOCKS && self.table.len() > 1 {

@@ -256,6 +256,12 @@ impl KvCacheAware {
         self.release(gone);
     }
 
+    /// As [`Conversation::set_share`], of the pins too.
+    pub fn set_share(&self, share: f64) {
+        self.choice.lock().set_share(share);
+        self.conversation.set_share(share);
+    }
+
     /// Pins, and bindings of requests without token ids.
     pub fn bindings(&self) -> usize {
         self.choice.lock().pins() + self.conversation.bindings()

@@ -278,8 +278,49 @@ label! {
         Missing = "missing",
         /// Credentials that belong to nobody, or are not of the form `Bearer KEY`.
         Invalid = "invalid",
-        /// More than one `Authorization` header.
+        /// More than one copy of a header, or credentials of different clients.
         Ambiguous = "ambiguous",
+        /// Good credentials of nobody who is configured.
+        NotAClient = "not_a_client",
+        /// A token before or after its time.
+        Expired = "expired",
+        /// A token by a key that is not known (yet).
+        UnknownKey = "unknown_key",
+        /// A token while no key of its issuer is known.
+        NoKeys = "no_keys",
+        /// Not looked at: too many wrong ones came from its address.
+        Blocked = "blocked",
+    }
+}
+
+impl AuthenticationOutcome {
+    /// Whether somebody may have been guessing.
+    pub fn is_a_guess(self) -> bool {
+        matches!(self, Self::Invalid | Self::Ambiguous)
+    }
+}
+
+label! {
+    /// By what a client was recognised.
+    AuthenticationMethod as "method" {
+        /// By nothing.
+        None = "none",
+        ApiKey = "api_key",
+        /// A signed token.
+        Jwt = "jwt",
+        /// The certificate of its connection.
+        Certificate = "certificate",
+        /// It need not say who it is.
+        Anonymous = "anonymous",
+    }
+}
+
+label! {
+    /// From where clients' credentials are renewed.
+    CredentialSource as "source" {
+        KeysFile = "keys_file",
+        JwksFile = "jwks_file",
+        JwksUrl = "jwks_url",
     }
 }
 
@@ -450,6 +491,8 @@ mod tests {
         sound::<ClientLimit>();
         sound::<ConnectionRefusal>();
         sound::<HeadRefusal>();
+        sound::<AuthenticationMethod>();
+        sound::<CredentialSource>();
         sound::<Check>();
         sound::<VerificationOutcome>();
         sound::<KeyIndex>();

@@ -18,10 +18,10 @@ use parking_lot::Mutex;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::labels::{
-    AuthenticationOutcome, Check, ClaimOutcome, ClientLimit, ConditionalWay, ConnectionRefusal,
-    Decision, EjectionCause, FallbackReason, FleetLabel, HeadRefusal, KeyIndex, Label, Outcome,
-    PlacementReason, ProbeResult, PrunedField, PrunedHeader, ReloadResult, RetryReason, Route,
-    VerificationOutcome,
+    AuthenticationMethod, AuthenticationOutcome, Check, ClaimOutcome, ClientLimit, ConditionalWay,
+    ConnectionRefusal, CredentialSource, Decision, EjectionCause, FallbackReason, FleetLabel,
+    HeadRefusal, KeyIndex, Label, Outcome, PlacementReason, ProbeResult, PrunedField, PrunedHeader,
+    ReloadResult, RetryReason, Route, VerificationOutcome,
 };
 pub use family::{CounterBy, Family, GaugeBy, HistogramBy, Labels, Series};
 pub use legs::{CountedLeg, LegMetrics};
@@ -82,7 +82,7 @@ pub struct Metrics {
     /// `kindred_parent_claims_total`: what became of claims to a parent.
     pub parent_claims: CounterBy<ClaimOutcome>,
     /// `kindred_authentications_total`: how clients were recognised.
-    pub authentications: CounterBy<AuthenticationOutcome>,
+    pub authentications: CounterBy<(AuthenticationMethod, AuthenticationOutcome)>,
     /// `kindred_connections`: connections of clients that are open.
     pub connections: IntGauge,
     /// `kindred_connections_refused_total`: connections that were not taken.
@@ -91,6 +91,8 @@ pub struct Metrics {
     pub heads_refused: CounterBy<HeadRefusal>,
     /// `kindred_limit_refusals_total`: requests refused for a limit of their client's.
     pub limit_refusals: CounterBy<ClientLimit>,
+    /// `kindred_credential_reloads_total`: key files and key sets that were read anew.
+    pub credential_reloads: CounterBy<(CredentialSource, ReloadResult)>,
     /// `kindred_verifications_total`: what the worker filters found.
     pub verifications: CounterBy<(Check, VerificationOutcome)>,
     /// `kindred_verifications_by_key_total`: which key of the list a good signature was by.
@@ -255,7 +257,23 @@ impl Metrics {
             authentications: CounterBy::counters(
                 r,
                 "kindred_authentications_total",
-                "How clients were recognised at the gateway.",
+                "How clients were recognised at the gateway, and by what.",
+                |(method, outcome)| match outcome {
+                    AuthenticationOutcome::Ok => !matches!(
+                        method,
+                        AuthenticationMethod::None | AuthenticationMethod::Anonymous
+                    ),
+                    AuthenticationOutcome::Anonymous => method == AuthenticationMethod::Anonymous,
+                    AuthenticationOutcome::Missing
+                    | AuthenticationOutcome::Invalid
+                    | AuthenticationOutcome::Blocked => method == AuthenticationMethod::None,
+                    _ => false,
+                },
+            )?,
+            credential_reloads: CounterBy::counters(
+                r,
+                "kindred_credential_reloads_total",
+                "Files of keys and sets of token keys that were read anew.",
                 always,
             )?,
             connections: gauge(

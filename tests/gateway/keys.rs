@@ -83,7 +83,7 @@ fn whoever_has_no_single_good_key_is_answered_401_and_reaches_no_worker() {
         ],
         &[("authorization", "Bearer GOOD"), ("authorization", "")],
         &[("proxy-authorization", "Bearer GOOD")],
-        &[("x-api-key", "GOOD")],
+        &[("x-api-key", "Bearer GOOD")],
     ];
     for line in lines {
         let fill = |value: &str| {

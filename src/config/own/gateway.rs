@@ -8,7 +8,9 @@ use std::collections::HashSet;
 
 use crate::config::{
     ClientConfig, GatewayConfig, InstanceNames, OwnRoute, SessionIsolation, SubagentPolicy,
-    own::{claims, client_limits::client_limits, name as own_name, places::places, sessions},
+    own::{
+        claims, client_limits::client_limits, identity, name as own_name, places::places, sessions,
+    },
     raw::{self, Field, Section, node::Value},
     report::{Place, Report},
     secret::{Secrets, Taken},
@@ -78,6 +80,17 @@ pub(crate) fn gateway(
         );
     }
     let default = GatewayConfig::default();
+    let has_file = raw.keys_file.as_ref().is_some_and(|field| !field.is_null());
+    let keys_file = identity::keys_file(raw.keys_file, &clients, secrets.folder, report);
+    let tokens = raw.jwt.as_ref().is_some_and(|field| !field.is_null());
+    let jwt = identity::jwt(raw.jwt, secrets.folder, report);
+    credentials(&at, &clients, (has_file, tokens), report);
+    if anonymous.is_some() {
+        report.warn(
+            &at.missing("anonymous"),
+            "lets requests in that do not say who they are; remove it unless that is meant",
+        );
+    }
     let config = GatewayConfig {
         owned_ttl: own_ttl
             .and_then(|field| field.duration(report, claims::OWNED_TTL))
@@ -95,6 +108,7 @@ pub(crate) fn gateway(
             .namespace_conversation_ids
             .and_then(|field| field.boolean(report))
             .unwrap_or(false),
+        max_table_share: share(raw.max_table_share, report),
         anonymous,
         anonymous_max_in_flight: places(raw.anonymous_max_in_flight, report),
         anonymous_limits: client_limits(raw.anonymous_limits, report),
@@ -104,6 +118,9 @@ pub(crate) fn gateway(
             .map(|field| prune_headers(field, report))
             .unwrap_or_default(),
         max_sessions: sessions(raw.max_sessions, default.max_sessions, report),
+        keys_file,
+        jwt,
+        failed_attempts: identity::failed_attempts(raw.failed_attempts, report),
         open_routes: open_routes(raw.open_routes, report),
         cluster_info: raw
             .cluster_info
@@ -138,17 +155,14 @@ fn open_routes(field: Option<Field>, report: &mut Report) -> Vec<OwnRoute> {
 fn clients(field: Field, report: &mut Report) -> Vec<ClientConfig> {
     let mut names = HashSet::new();
     let mut digests = HashSet::new();
+    let (mut subjects, mut certificates) = (HashSet::new(), HashSet::new());
     let mut clients = Vec::new();
     for item in field.list(report) {
         let raw = raw::Client::closed(item, report);
         let name = client_name(raw.name, &raw.at, &mut names, report);
         let api_keys = match raw.api_keys_sha256 {
             Some(field) => api_keys(field, &mut digests, report),
-            None => {
-                let at = raw.at.missing("api_keys_sha256");
-                report.error(&at, format!("is missing; {DIGEST}"));
-                Vec::new()
-            }
+            None => Vec::new(),
         };
         let subagents = raw
             .subagents
@@ -156,12 +170,51 @@ fn clients(field: Field, report: &mut Report) -> Vec<ClientConfig> {
         clients.push(ClientConfig {
             name,
             api_keys,
+            subjects: identity::names(raw.subjects, &mut subjects, report),
+            certificate_names: identity::names(raw.certificate_names, &mut certificates, report),
             subagents: subagents.unwrap_or_default(),
             max_in_flight: places(raw.max_in_flight, report),
             limits: client_limits(raw.limits, report),
         });
     }
     clients
+}
+
+/// `max_table_share`: above 0, at most 1.
+fn share(field: Option<Field>, report: &mut Report) -> Option<f64> {
+    let field = field.filter(|field| !field.is_null())?;
+    let share = field.number(report, 0.0)?;
+    if share > 0.0 && share <= 1.0 {
+        return Some(share);
+    }
+    let what = format!("is {share}; it must be above 0 and at most 1, such as 0.5");
+    report.error(&field.at, what);
+    None
+}
+
+/// Whether every client can say who it is. Without a file of keys, one that cannot is a mistake; with
+/// one, its keys may come later.
+fn credentials(
+    at: &Place,
+    clients: &[ClientConfig],
+    (keys_file, jwt): (bool, bool),
+    report: &mut Report,
+) {
+    for (index, client) in clients.iter().enumerate() {
+        let place = at.missing("clients").item(index, None);
+        if !jwt && !client.subjects.is_empty() {
+            let what = "has no effect without gateway.jwt, which says whose tokens are believed";
+            report.error(&place.missing("subjects"), what);
+        }
+        let other = !client.subjects.is_empty() || !client.certificate_names.is_empty();
+        if client.api_keys.is_empty() && !other && !keys_file {
+            let what = format!(
+                "is missing, as are subjects, certificate_names and gateway.keys_file: the client \
+                 cannot say who it is; {DIGEST}"
+            );
+            report.error(&place.missing("api_keys_sha256"), what);
+        }
+    }
 }
 
 fn client_name(
@@ -212,7 +265,8 @@ fn api_keys(field: Field, seen: &mut HashSet<[u8; 32]>, report: &mut Report) -> 
     digests
 }
 
-fn digest(hex: &str) -> Option<[u8; 32]> {
+/// 64 hex digits.
+pub(crate) fn digest(hex: &str) -> Option<[u8; 32]> {
     let mut digest = [0; 32];
     let digits: Option<Vec<u8>> = hex
         .chars()

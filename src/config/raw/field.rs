@@ -173,7 +173,10 @@ impl Field {
     ) -> Option<T> {
         let text = self.text(report)?;
         let lower = text.trim().to_lowercase();
-        if let Some((_, choice)) = choices.iter().find(|(name, _)| *name == lower) {
+        if let Some((_, choice)) = choices
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(&lower))
+        {
             return Some(*choice);
         }
         let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();

@@ -1,3 +1,5 @@
+use http::StatusCode;
+
 use super::*;
 use crate::config::ClientConfig;
 
@@ -12,6 +14,7 @@ fn clients(anonymous: Option<SubagentPolicy>) -> Clients {
         name: name.to_owned(),
         api_keys: keys.iter().map(|key| digest(key)).collect(),
         subagents,
+        ..Default::default()
     };
     Clients::new(
         &GatewayConfig {
@@ -128,4 +131,83 @@ fn debug_shows_no_digest() {
     let text = format!("{:?}", clients(None));
     assert!(text.contains("ada"), "{text}");
     assert!(!text.contains(&format!("{:?}", digest("key-a"))), "{text}");
+}
+
+/// Who it is for these certificate names and this key.
+fn shown(clients: &Clients, names: &[&str], key: Option<&str>) -> Result<String, &'static str> {
+    let mut headers = HeaderMap::new();
+    if let Some(key) = key {
+        headers.insert(API_KEY, HeaderValue::from_str(key).expect("a key"));
+    }
+    let certificate: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let presented = Presented {
+        certificate: &certificate,
+        ..Presented::headers(&headers)
+    };
+    let found = clients.identify(&presented);
+    found
+        .map(|client| client.name.to_string())
+        .map_err(|refusal| refusal.code)
+}
+
+fn certified(anonymous: Option<SubagentPolicy>) -> Clients {
+    let client = |name: &str, names: &[&str]| ClientConfig {
+        name: name.to_owned(),
+        api_keys: vec![digest(name)],
+        certificate_names: names.iter().map(|name| (*name).to_owned()).collect(),
+        ..Default::default()
+    };
+    let config = GatewayConfig {
+        clients: vec![
+            client("ada", &["ada.test", "spiffe://test/ada"]),
+            client("ben", &["ben@test"]),
+        ],
+        anonymous,
+        ..Default::default()
+    };
+    Clients::new(&config, None)
+}
+
+#[test]
+fn a_certificate_is_its_client_by_any_of_its_names() {
+    let clients = certified(None);
+    let good = |name: &str| Ok(name.to_owned());
+    for (names, key, expected) in [
+        (&["ada.test"][..], None, good("ada")),
+        (&["other.test", "spiffe://test/ada"], None, good("ada")),
+        (&["ada.test", "spiffe://test/ada"], None, good("ada")),
+        (&["ben@test"], None, good("ben")),
+        (&["ben@test"], Some("ben"), good("ben")),
+        (&["ben@test"], Some("ada"), Err("ambiguous_authorization")),
+        (&["ben@test"], Some("wrong"), Err("invalid_api_key")),
+        (
+            &["ada.test", "ben@test"],
+            None,
+            Err("ambiguous_authorization"),
+        ),
+        (
+            &["ada.test", "ben@test"],
+            Some("ada"),
+            Err("ambiguous_authorization"),
+        ),
+        (&["ADA.test"], None, Err("not_a_client")),
+        (&["x.ada.test"], None, Err("not_a_client")),
+        (&["nobody.test"], Some("ada"), good("ada")),
+        (&["nobody.test"], Some("wrong"), Err("invalid_api_key")),
+        (&[], None, Err("missing_api_key")),
+    ] {
+        assert_eq!(shown(&clients, names, key), expected, "{names:?} {key:?}");
+    }
+}
+
+#[test]
+fn a_certificate_of_nobody_is_anonymous_where_that_is_allowed() {
+    let clients = certified(Some(SubagentPolicy::None));
+    assert_eq!(
+        shown(&clients, &["nobody.test"], None).as_deref(),
+        Ok("anonymous")
+    );
+    assert_eq!(shown(&clients, &["ada.test"], None).as_deref(), Ok("ada"));
+    let two = shown(&clients, &["ada.test", "ben@test"], None);
+    assert_eq!(two, Err("ambiguous_authorization"));
 }

@@ -6,11 +6,14 @@
 use std::time::Duration;
 
 use super::Seconds;
-use crate::affinity::{AffinityKey, BindingTable};
+use crate::affinity::{AffinityKey, SharedTable, shares::Owner};
+
+/// A session of one client.
+type Place = (Owner, AffinityKey);
 
 /// Sub-agents with the sessions that they follow.
 pub(super) struct Roots {
-    places: BindingTable<u32>,
+    places: SharedTable<u32>,
     ids: Vec<Entry>,
     free: Vec<u32>,
 }
@@ -23,10 +26,14 @@ struct Entry {
 impl Roots {
     pub(super) fn new(bound: usize) -> Self {
         Self {
-            places: BindingTable::growing(bound),
+            places: SharedTable::new(bound),
             ids: Vec::new(),
             free: Vec::new(),
         }
+    }
+
+    pub(super) fn set_share(&mut self, share: f64) {
+        self.places.set_share(share);
     }
 
     pub(super) fn set_bound(&mut self, bound: usize) {
@@ -38,14 +45,14 @@ impl Roots {
     }
 
     /// The session that a sub-agent has followed within `ttl`.
-    pub(super) fn get(&mut self, key: AffinityKey, ttl: Duration, now: Seconds) -> Option<&str> {
-        let place = self.places.get_touch(key)?;
+    pub(super) fn get(&mut self, (owner, key): Place, ttl: Duration, now: Seconds) -> Option<&str> {
+        let place = self.places.get_touch(owner, key)?;
         let entry = self.ids.get(place as usize)?;
         (!entry.at.is_over(ttl, now)).then_some(&*entry.root)
     }
 
-    pub(super) fn set(&mut self, key: AffinityKey, root: &str, at: Seconds) {
-        let known = self.places.get_touch(key);
+    pub(super) fn set(&mut self, (owner, key): Place, root: &str, at: Seconds) {
+        let known = self.places.get_touch(owner, key);
         if let Some(entry) = known.and_then(|place| self.ids.get_mut(place as usize)) {
             if *entry.root != *root {
                 entry.root = root.into();
@@ -63,12 +70,12 @@ impl Roots {
             Some(free) => *free = entry,
             None => self.ids.push(entry),
         }
-        let gone = self.places.insert(key, place);
+        let gone = self.places.insert(owner, key, place);
         self.give_back(gone.map(|(_, place)| place));
     }
 
-    pub(super) fn remove(&mut self, key: AffinityKey) {
-        let gone = self.places.remove(key);
+    pub(super) fn remove(&mut self, (owner, key): Place) {
+        let gone = self.places.remove(owner, key);
         self.give_back(gone);
     }
 

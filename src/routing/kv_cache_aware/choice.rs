@@ -13,7 +13,7 @@ use super::{
     workers::{Worker, Workers},
 };
 use crate::{
-    affinity::{AffinityKey, BindingTable},
+    affinity::{AffinityKey, SharedTable},
     config::KvCacheAwareConfig,
     fleet::{Fleet, Instance, InstanceId},
     routing::{
@@ -26,7 +26,7 @@ use crate::{
 /// What is remembered from one choice to the next.
 #[derive(Debug)]
 pub(super) struct Choice {
-    pins: BindingTable<InstanceId>,
+    pins: SharedTable<InstanceId>,
     evictions: u64,
     /// Picks so far.
     turn: u64,
@@ -35,7 +35,7 @@ pub(super) struct Choice {
 impl Default for Choice {
     fn default() -> Self {
         Self {
-            pins: BindingTable::new(pin::PINS),
+            pins: SharedTable::new(pin::PINS),
             evictions: 0,
             turn: 0,
         }
@@ -93,7 +93,7 @@ impl Choice {
         pin: Option<AffinityKey>,
         rules: &Rules<'_>,
     ) -> Result<Chosen<'f>, RouteError> {
-        let pinned = pin.and_then(|pin| self.pins.get_touch(pin));
+        let pinned = pin.and_then(|pin| self.pins.get_touch(query.scope, pin));
         let mut offers = Offers::of(fleet, query, pinned, Some(self.turn), rules);
         if offers.best.tied.is_empty() {
             offers = Offers::of(fleet, query, pinned, None, rules);
@@ -112,7 +112,8 @@ impl Choice {
                 && (offers.pinned_full || query.avoids_once(pinned) && fleet.get(pinned).is_some())
         });
         if let Some(pin) = pin.filter(|_| !overflow) {
-            self.evictions += u64::from(self.pins.insert(pin, winner.instance.id).is_some());
+            let evicted = self.pins.insert(query.scope, pin, winner.instance.id);
+            self.evictions += u64::from(evicted.is_some());
         }
         Ok(Chosen {
             instance: winner.instance,
@@ -128,6 +129,11 @@ impl Choice {
             },
             unknown: offers.unknown,
         })
+    }
+
+    /// What one client's pins may fill of the table at most.
+    pub(super) fn set_share(&mut self, share: f64) {
+        self.pins.set_share(share);
     }
 
     /// Drops the pins to instances that do not stay. Linear in the pins.
