@@ -18,7 +18,6 @@ fn heads() -> Vec<(&'static str, Vec<u8>, u16)> {
         ("no version", get("GET /version HTTP/"), 400),
         ("no method", get("/version HTTP/1.1"), 400),
         ("a method of brackets", get("G(T /version HTTP/1.1"), 400),
-        ("a NUL in the line", get("GET /ver\0sion HTTP/1.1"), 400),
         (
             "a TLS hello",
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
@@ -57,7 +56,14 @@ fn check(fleet: &Fleet, address: SocketAddr) {
         let answer = raw::parse(&told).unwrap_or_else(|| panic!("{what}: {text}"));
         assert_eq!(answer.status, status, "{what}: {text}");
         assert_eq!(text.matches("HTTP/1.1 ").count(), 1, "{what}: {text}");
-        assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
+        // Where the head could be read, a filter answers as the worker behind it would.
+        let error = answer.json();
+        let kind = [&error["error"]["type"], &error["type"]].map(|kind| kind.as_str());
+        let known = [Some("invalid_request_error"), Some("BadRequestError")];
+        assert!(
+            kind.iter().any(|kind| known.contains(kind)),
+            "{what}: {text}"
+        );
     }
     assert_nothing_was_sent_on(fleet);
 }
@@ -71,6 +77,21 @@ fn what_is_no_head_is_refused_at_once_with_an_error_and_an_id() {
     assert_refusal(&answer, 400, "invalid_request_head", "garbage");
     check(&fleet, kindred.edge());
     kindred.assert_idle();
+}
+
+/// Pingora writes such a byte as `%00` before anything reads the path, so all read it alike.
+#[test]
+fn a_nul_in_a_path_is_no_path_of_the_edges() {
+    let (fleet, kindred) = start("");
+    for line in ["GET /ver\0sion HTTP/1.1", "GET /version%00 HTTP/1.1"] {
+        let mut stream = raw::connect(kindred.edge());
+        let head = format!("{line}\r\nhost: a\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let answer = raw::read_answer(&mut stream);
+        assert_eq!(answer.status, 400, "{line:?}");
+        assert_eq!(answer.json()["error"]["code"], "invalid_path", "{line:?}");
+    }
+    assert_nothing_was_sent_on(&fleet);
 }
 
 #[test]
