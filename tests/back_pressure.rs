@@ -52,9 +52,7 @@ fn hold(fleet: &Fleet, kindred: &Kindred, role: Role) -> TcpStream {
 }
 
 fn waiting(kindred: &Kindred, number: f64) {
-    eventually(&format!("{number} wait"), || {
-        (kindred.metric("kindred_waiting", &[]) == number).then_some(())
-    });
+    kindred.assert_metric("kindred_waiting", &[], number);
 }
 
 fn refused(kindred: &Kindred, reason: &str) -> f64 {

@@ -214,7 +214,9 @@ fn bytes_after_the_object_are_refused_however_late_they_come() {
 #[test]
 fn the_budget_of_all_bodies_refuses_with_retry_after_and_is_given_back() {
     let (fleet, kindred) = start("limits: {max_body: 1MiB, body_budget: 3MiB}");
-    let used = || kindred.metric("kindred_body_budget_bytes", &[]);
+    let used = |bytes: usize| {
+        kindred.assert_metric("kindred_body_budget_bytes", &[], bytes as f64);
+    };
     let body = body_of(MIB);
     let request = raw::request(CHAT, &[], &body);
     let mut holders: Vec<_> = (0..3)
@@ -224,9 +226,7 @@ fn the_budget_of_all_bodies_refuses_with_retry_after_and_is_given_back() {
             stream
         })
         .collect();
-    eventually("the budget is spent", || {
-        (used() == 3.0 * (MIB - 1) as f64).then_some(())
-    });
+    used(3 * (MIB - 1));
     for request in [
         raw::request(CHAT, &[], &body_of(200)),
         raw::chunked_request(CHAT, &body_of(200), 50),
@@ -243,9 +243,7 @@ fn the_budget_of_all_bodies_refuses_with_retry_after_and_is_given_back() {
     kindred.assert_metric("kindred_requests_total", &["outcome=\"overloaded\""], 2.0);
     let mut first = holders.remove(0);
     drop(holders);
-    eventually("those who left give back", || {
-        (used() == (MIB - 1) as f64).then_some(())
-    });
+    used(MIB - 1);
     first.write_all(&request[request.len() - 1..]).unwrap();
     assert_eq!(raw::read_answer(&mut first).status, 200);
     kindred.assert_idle();
@@ -266,10 +264,8 @@ fn bodies_that_are_only_announced_starve_nobody() {
             stream
         })
         .collect();
-    eventually("a byte of each is held", || {
-        let used = kindred.metric("kindred_body_budget_bytes", &[]);
-        (used == announcers.len() as f64).then_some(())
-    });
+    // A byte of each is held.
+    kindred.assert_metric("kindred_body_budget_bytes", &[], announcers.len() as f64);
     let answer = raw::send(kindred.edge(), &raw::request(CHAT, &[], &body_of(MIB)));
     assert_eq!(answer.status, 200, "{}", answer.text());
     drop(announcers);

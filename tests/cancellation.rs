@@ -28,9 +28,8 @@ fn while_it_sends_its_body() {
             eventually("the edge reads it", || (held(&scene) > 0.0).then_some(()));
             drop(client);
             scene.left += 1;
-            eventually("the budget is given back", || {
-                (held(&scene) == 0.0).then_some(())
-            });
+            let kindred = &scene.kindred;
+            kindred.assert_metric("kindred_body_budget_bytes", &[], 0.0);
         }
     }
     scene.assert_only_cancellations();
@@ -124,12 +123,10 @@ fn between_two_attempts_of_the_context_leg() {
     });
     drop(client);
     scene.left += 1;
-    let count = |scene: &Scene| {
-        let label = ["outcome=\"client_cancel\""];
-        scene.kindred.metric("kindred_requests_total", &label)
-    };
-    eventually("it is counted", || (count(&scene) == 1.0).then_some(()));
-    scene.kindred.assert_idle();
+    let label = ["outcome=\"client_cancel\""];
+    let kindred = &scene.kindred;
+    kindred.assert_metric("kindred_requests_total", &label, 1.0);
+    kindred.assert_idle();
     let attempts = scene.fleet.requests(Role::Context).len();
     assert!(attempts <= ATTEMPTS as usize, "{attempts} attempts");
     scene.assert_no_generation_leg();
@@ -198,9 +195,7 @@ async fn over_http2_in_either_leg_with_other_requests_on_the_connection() {
         }
         let requests = scene.fleet.requests(role);
         assert!(!requests[0].client_left, "the other one goes on");
-        eventually("only one is left in flight", || {
-            (scene.kindred.metric("kindred_in_flight", &[]) == 1.0).then_some(())
-        });
+        scene.kindred.assert_metric("kindred_in_flight", &[], 1.0);
         staying.abort();
         drop(staying);
         scene.assert_only_cancellations();
@@ -260,10 +255,7 @@ fn behind_worker_filters() {
             for (what, request) in requests {
                 let client = scene.client(&request);
                 scene.wait_for_arrival(role);
-                eventually("one request is in flight", || {
-                    let busy = filters.metric("kindred_rank_in_flight", &[role.label()]);
-                    (busy == 1.0).then_some(())
-                });
+                filters.assert_metric("kindred_rank_in_flight", &[role.label()], 1.0);
                 scene.leave(client, role, what);
             }
         }

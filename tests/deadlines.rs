@@ -24,18 +24,12 @@ fn edge(context: &Played, generation: &Played, more: &str) -> Kindred {
     Kindred::serve(&yaml)
 }
 
-fn outcomes(kindred: &Kindred, fleet: &str, outcome: &str) -> f64 {
+fn assert_outcomes(kindred: &Kindred, fleet: &str, outcome: &str, times: f64) {
     let labels = [
         format!("fleet=\"{fleet}\""),
         format!("outcome=\"{outcome}\""),
     ];
-    kindred.metric("kindred_requests_total", &[&labels[0], &labels[1]])
-}
-
-fn assert_outcomes(kindred: &Kindred, fleet: &str, outcome: &str, times: f64) {
-    eventually("it is counted", || {
-        (outcomes(kindred, fleet, outcome) == times).then_some(())
-    });
+    kindred.assert_metric("kindred_requests_total", &[&labels[0], &labels[1]], times);
 }
 
 fn silent() -> Played {
@@ -194,14 +188,12 @@ fn a_client_that_leaves_in_a_pause_is_noticed_and_nothing_more_is_sent() {
         {
             let mut client = raw::connect(kindred.edge());
             client.write_all(request).unwrap();
-            let labels = [format!("fleet=\"{fleet}\"")];
-            let labels: Vec<_> = labels.iter().map(String::as_str).collect();
-            eventually("the pause has begun", || {
-                let retries = kindred.metric("kindred_leg_retries_total", &labels);
-                (retries == (number + 1) as f64).then_some(())
-            });
+            let label = format!("fleet=\"{fleet}\"");
+            let count = (number + 1) as f64;
+            // The pause has begun.
+            kindred.assert_metric("kindred_leg_retries_total", &[&label], count);
             drop(client);
-            assert_outcomes(&kindred, fleet, "client_cancel", (number + 1) as f64);
+            assert_outcomes(&kindred, fleet, "client_cancel", count);
             assert_eq!(failed.count(), number + 1);
         }
         kindred.assert_idle();

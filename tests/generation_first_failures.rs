@@ -194,6 +194,7 @@ fn a_json_answer_that_breaks_off_is_never_a_whole_one() {
     let answer = raw::post(kindred.edge(), CHAT, &[], &asked(false));
     assert!(serde_json::from_slice::<Value>(&answer.body).is_err() || answer.status != 200);
     kindred.assert_idle();
+    kindred.assert_metric("kindred_requests_total", &[], 1.0);
     assert_eq!(
         kindred.metric("kindred_requests_total", &["outcome=\"ok\""]),
         0.0

@@ -82,9 +82,8 @@ fn fallbacks(kindred: &Kindred, role: &str) -> usize {
 }
 
 fn know(kindred: &Kindred, role: &str, expected: usize) {
-    eventually(&format!("{expected} blocks are known"), || {
-        (blocks(kindred, role) == expected).then_some(())
-    });
+    let label = format!("fleet=\"{role}\"");
+    kindred.assert_metric("kindred_kv_blocks", &[&label], expected as f64);
 }
 
 #[test]
@@ -226,8 +225,9 @@ fn a_chat_without_tokens_is_placed_by_conversation_and_counted() {
     assert_eq!(kindred.metric(metric, &labels), 4.0);
     // The context worker has told the generation leg's tokens.
     assert_eq!(fallbacks(&kindred, "generation"), 0);
-    assert!(blocks(&kindred, "generation") > 0);
+    // What a generation leg leaves behind is known once it is over.
     kindred.assert_idle();
+    assert!(blocks(&kindred, "generation") > 0);
 }
 
 #[test]

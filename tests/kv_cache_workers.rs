@@ -141,10 +141,8 @@ fn events_are_asked_for_once_at_a_time_and_once_more_after_that() {
     eventually("it is asked again", || {
         (asked(&worker, "/kv_cache_events") == 2).then_some(())
     });
-    eventually("the event is taken in", || {
-        let known = kindred.metric("kindred_kv_blocks", &["fleet=\"context\""]);
-        (known == 61.0).then_some(())
-    });
+    // With the block of the event.
+    kindred.assert_metric("kindred_kv_blocks", &["fleet=\"context\""], 61.0);
     // Each finished leg before had its share in the second question.
     complete(&kindred, &ids(0));
     eventually("a later leg asks anew", || {

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use kindred::wire::{Role, prompt::Prompt};
 use support::{
-    Kindred, chat, eventually,
+    Kindred, chat,
     fleet::{self, Fleet},
     instances::{aggregated, bound_to, open, place},
 };
@@ -46,9 +46,7 @@ fn a_session_of_a_full_instance_goes_elsewhere_for_once() {
     let busy = keep_busy(&fleet, &kindred, 0, &own, 1);
     assert_eq!(place(&kindred, &own), SECOND);
     assert_eq!(decisions(&kindred, "overflow"), 1.0);
-    eventually("the answer is counted out", || {
-        (kindred.metric("kindred_in_flight", &[SECOND]) == 0.0).then_some(())
-    });
+    kindred.assert_metric("kindred_in_flight", &[SECOND], 0.0);
     let busy_too = keep_busy(&fleet, &kindred, 1, &other, 1);
     assert_eq!(
         place(&kindred, &own),

@@ -123,10 +123,7 @@ fn load_balancing_counts_a_stream_on_its_generation_instance_until_it_ends() {
         let mut expected = vec![1; 3];
         expected[free] = turn;
         assert_eq!(counts(&fleet, Role::Generation), expected);
-        eventually("the short answer is counted out", || {
-            let busy = kindred.metric("kindred_in_flight", &[&free_label]);
-            (busy == 0.0).then_some(())
-        });
+        kindred.assert_metric("kindred_in_flight", &[&free_label], 0.0);
     }
     drop(open_streams);
     kindred.assert_idle();

@@ -21,6 +21,7 @@ const AUTH: &str = "x-trtllm-subagent-affinity-auth";
 const PARENT: &str = "x-dynamo-parent-session-id";
 const BY_KEY: &str = "kindred_verifications_by_key_total";
 const OUTCOMES: &str = "kindred_verifications_total";
+const RELOADS: &str = "kindred_config_reloads_total";
 
 fn hmac(key: &str, payload: &str) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(key.as_bytes()).unwrap();
@@ -306,14 +307,10 @@ fn an_edges_numbers_are_in_its_ids() {
 }
 
 fn reload(kindred: &Kindred, yaml: &str) {
-    const RELOADS: &str = "kindred_config_reloads_total";
-    let applied = || kindred.metric(RELOADS, &["result=\"applied\""]);
-    let before = applied();
+    let before = kindred.metric(RELOADS, &["result=\"applied\""]);
     std::fs::write(kindred.file.as_ref().unwrap(), yaml).unwrap();
     kindred.signal("HUP");
-    eventually("the reload is applied", || {
-        (applied() == before + 1.0).then_some(())
-    });
+    kindred.assert_metric(RELOADS, &["result=\"applied\""], before + 1.0);
 }
 
 #[test]
@@ -339,14 +336,11 @@ fn a_process_that_signs_and_verifies_takes_no_new_key_outright() {
         fleet::yaml(&context, &[port], &more)
     };
     let kindred = Kindred::serve(&yaml(OLD));
-    let rejected = || kindred.metric("kindred_config_reloads_total", &["result=\"rejected\""]);
     let refused = |keys: &str| {
-        let before = rejected();
+        let before = kindred.metric(RELOADS, &["result=\"rejected\""]);
         std::fs::write(kindred.file.as_ref().unwrap(), yaml(keys)).unwrap();
         kindred.signal("HUP");
-        eventually("the reload is refused", || {
-            (rejected() == before + 1.0).then_some(())
-        });
+        kindred.assert_metric(RELOADS, &["result=\"rejected\""], before + 1.0);
     };
     let on_its_way = |change: &dyn Fn()| {
         let before = fleet.requests(Role::Context).len();

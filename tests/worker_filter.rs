@@ -112,6 +112,13 @@ impl Filtered {
         self.kindred.metric("kindred_rank_in_flight", &[&rank])
     }
 
+    /// Asserts that so many requests run on a rank once all that were answered are counted out.
+    fn runs(&self, rank: u32, requests: f64) {
+        let rank = format!("rank=\"{rank}\"");
+        self.kindred
+            .assert_metric("kindred_rank_in_flight", &[&rank], requests);
+    }
+
     fn placed(&self, reason: &str) -> f64 {
         let reason = format!("reason=\"{reason}\"");
         let name = "kindred_adp_placements_total";
@@ -156,9 +163,7 @@ impl Held {
         let before = filtered.in_flight(self.rank);
         assert!(before >= 1.0);
         drop(self.stream);
-        eventually("the rank is given back", || {
-            (filtered.in_flight(self.rank) == before - 1.0).then_some(())
-        });
+        filtered.runs(self.rank, before - 1.0);
     }
 }
 

@@ -86,6 +86,8 @@ pub fn codes_in_sources() -> BTreeSet<String> {
                 "bad_gateway(",
                 "unavailable(",
                 "too_many_requests(",
+                "unauthorized(",
+                "code: ",
             ] {
                 let calls = text.split(way).skip(1);
                 codes.extend(calls.filter_map(literal));

@@ -3,7 +3,7 @@
 use kindred::wire::Role;
 
 use crate::support::{
-    chat, eventually,
+    chat,
     raw::{self, Answer},
     run,
 };
@@ -119,12 +119,9 @@ fn whoever_has_no_single_good_key_is_answered_401_and_reaches_no_worker() {
             .iter()
             .all(|worker| worker.requests().is_empty())
     );
-    // Counted once the answer is out.
-    eventually("all twenty are counted", || {
-        let outcome = &["outcome=\"unauthenticated\""];
-        let counted = site.kindred.metric("kindred_requests_total", outcome);
-        (counted == 20.0).then_some(())
-    });
+    let outcome = ["outcome=\"unauthenticated\""];
+    site.kindred
+        .assert_metric("kindred_requests_total", &outcome, 20.0);
     assert_eq!(
         site.kindred
             .metric("kindred_authentications_total", &["outcome=\"ok\""]),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Kindred, chat, eventually,
+    Kindred, chat,
     fleet::{self, Fleet},
     raw::{self, Answer},
 };
@@ -41,10 +41,7 @@ pub fn before(generation: SocketAddr, more: &str) -> (Fleet, Kindred) {
 
 /// Waits until so many requests have ended, all of them like this, and nothing is left of them.
 pub fn assert_counted(kindred: &Kindred, outcome: &str, times: usize) {
-    eventually(&format!("{outcome} is counted"), || {
-        let all = kindred.metric("kindred_requests_total", &[]);
-        (all == times as f64).then_some(())
-    });
+    kindred.assert_metric("kindred_requests_total", &[], times as f64);
     let label = format!("outcome=\"{outcome}\"");
     let counted = kindred.metric("kindred_requests_total", &[&label]);
     let metrics = || kindred.admin("/metrics").text();

@@ -130,10 +130,7 @@ impl Scene {
     pub fn assert_only_cancellations(&self) {
         let count = self.left as f64;
         let kindred = &self.kindred;
-        eventually("the cancellations are counted", || {
-            let all = kindred.metric("kindred_requests_total", &[]);
-            (all == count).then_some(())
-        });
+        kindred.assert_metric("kindred_requests_total", &[], count);
         let cancelled = kindred.metric("kindred_requests_total", &["outcome=\"client_cancel\""]);
         assert_eq!(cancelled, count, "{}", kindred.admin("/metrics").text());
         assert_eq!(kindred.metric("kindred_leg_retries_total", &[]), 0.0);

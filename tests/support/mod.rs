@@ -236,7 +236,9 @@ impl Kindred {
     }
 
     /// Asserts that [`Kindred::metric`] comes to `expected`. What happens at the end of an answer is
-    /// counted a moment after its last byte was read.
+    /// counted a moment after its last byte was read. A zero may be there from the start: wait first
+    /// for what shows that the request was counted.
+    #[track_caller]
     pub fn assert_metric(&self, name: &str, labels: &[&str], expected: f64) {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -16,9 +16,11 @@ use super::{
 
 const CHAT: &str = "/v1/chat/completions";
 
+const RELOADS: &str = "kindred_config_reloads_total";
+
 pub fn reloads(kindred: &Kindred, result: &str) -> f64 {
     let label = format!("result=\"{result}\"");
-    kindred.metric("kindred_config_reloads_total", &[&label])
+    kindred.metric(RELOADS, &[&label])
 }
 
 /// Writes the file anew, asks for a reload and waits for its result.
@@ -26,9 +28,8 @@ pub fn reload(kindred: &Kindred, yaml: &str, result: &str) {
     let before = reloads(kindred, result);
     fs::write(kindred.file.as_ref().unwrap(), yaml).unwrap();
     kindred.signal("HUP");
-    eventually(&format!("the reload is {result}"), || {
-        (reloads(kindred, result) == before + 1.0).then_some(())
-    });
+    let label = format!("result=\"{result}\"");
+    kindred.assert_metric(RELOADS, &[&label], before + 1.0);
 }
 
 pub fn ask(kindred: &Kindred, headers: &[(&str, &str)]) -> Answer {

@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::support::{
-    eventually,
-    exposition::{Sample, parse},
-};
+use crate::support::exposition::{Sample, parse};
 
 const SERVER: [&str; 7] = [
     "total_requests",
@@ -117,10 +114,14 @@ fn they_count_what_kindreds_own_count() {
         ("gen_retry_requests_total", 1.0),
         ("gen_completed_requests_total", 5.0),
     ];
-    let told = eventually("all of it is counted", || {
-        let told = values(&page(&kindred));
-        (told["gen_completed_requests_total"] == 5.0).then_some(told)
-    });
+    // A request is counted at its end, and its legs after it.
+    let route = [r#"route="chat_completions""#];
+    kindred.assert_metric("kindred_requests_total", &route, 8.0);
+    for (fleet, legs) in [("context", 6.0), ("generation", 5.0)] {
+        let label = format!("fleet=\"{fleet}\"");
+        kindred.assert_metric("kindred_legs_ended_total", &[&label], legs);
+    }
+    let told = values(&page(&kindred));
     for (name, value) in expected {
         assert_eq!(told[name], value, "{name}");
     }

@@ -28,7 +28,10 @@ fn a_new_batch_size_keeps_loads_and_bindings() {
     let held = site.hold_session("s2");
     assert_eq!(held.rank, homes[2]);
     site.reload(&adp(4, "least_queued", ", max_batch_size: 1"));
-    assert_eq!(site.in_flight(held.rank), 1.0, "still counted");
+    // It still counts, and nothing else does.
+    site.runs(held.rank, 1.0);
+    site.kindred
+        .assert_metric("kindred_rank_in_flight", &[], 1.0);
     for at in [0, 1, 3] {
         let rank = site.rank_of(&[], &short(&format!("s{at}")));
         assert_eq!(rank, homes[at], "still bound");
@@ -72,7 +75,8 @@ fn ranks_go_and_come_back_without_losing_count() {
     for at in 0..4 {
         assert!(site.rank_of(&[], &short(&format!("s{at}"))) < 2, "s{at}");
     }
-    assert_eq!((site.in_flight(0), site.in_flight(1)), (1.0, 1.0));
+    site.runs(0, 1.0);
+    site.runs(1, 1.0);
     site.reload(&adp(4, "round_robin", ""));
     let loads = || [0, 1, 2, 3].map(|rank| site.in_flight(rank));
     crate::support::eventually("what still runs on rank 2 counts again", || {
