@@ -74,7 +74,7 @@ impl Line {
                 serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
             })
             .collect();
-        assert!(lines.len() >= 60);
+        assert!(lines.len() >= 150);
         lines
     }
 

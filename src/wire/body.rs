@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 
 use super::{
     coerce::{self, Unfit},
+    conversation,
     object::Object,
     scan,
 };
@@ -73,6 +74,7 @@ impl<'a> BodyView<'a> {
             let message = format!("'{name}' is in the body more than once; send it once");
             return Err(BodyError::field(name, message));
         }
+        refuse_nested_repeats(&object)?;
         scan::check_depth(text).map_err(|_| {
             let limit = scan::MAX_DEPTH;
             BodyError::whole(format!("The body is nested deeper than {limit} levels"))
@@ -155,6 +157,30 @@ impl<'a> BodyView<'a> {
     pub fn splice(&self, changes: &[(&str, Option<&str>)]) -> Vec<u8> {
         self.object.splice(changes)
     }
+}
+
+/// Refuses members that stand more than once in the groups that both Kindred and a worker read: which
+/// one counts would depend on the parser. All copies of the parent's id are a client's to lose.
+fn refuse_nested_repeats(object: &Object<'_>) -> Result<(), BodyError> {
+    for group in [conversation::PARAMS, "stream_options"] {
+        let members = object
+            .present(group)
+            .and_then(|raw| Object::parse(raw).ok());
+        let Some(members) = members else { continue };
+        let repeated = members
+            .members()
+            .iter()
+            .enumerate()
+            .find(|(at, (name, _))| {
+                let mut before = members.members().iter().take(*at);
+                name != conversation::PARENT && before.any(|(earlier, _)| earlier == name)
+            });
+        if let Some((_, (name, _))) = repeated {
+            let message = format!("'{group}.{name}' is in the body more than once; send it once");
+            return Err(BodyError::field(&format!("{group}.{name}"), message));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
