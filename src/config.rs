@@ -456,6 +456,17 @@ pub struct TlsConfig {
     pub cert_file: PathBuf,
     /// `tls.key_file`, PEM: the certificate's private key.
     pub key_file: PathBuf,
+    /// Whose certificates clients may show; `None` asks for none.
+    pub clients: Option<ClientCertificates>,
+}
+
+/// Certificates of clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientCertificates {
+    /// `tls.client_ca_file`, PEM: the roots that they lead to.
+    pub ca_file: PathBuf,
+    /// `tls.client_auth: required`: no connection without one.
+    pub required: bool,
 }
 
 /// Whose error answers the edge's look like.

@@ -7,6 +7,7 @@
 //! a request is about: no sessions, no fleets, no signatures.
 
 pub mod body;
+pub mod certificate;
 pub mod connection;
 pub mod guard;
 pub mod in_flight;

@@ -63,7 +63,16 @@ pub(super) fn masked(config: &Config) -> String {
     };
     put(&mut file, "compatibility", compatibility);
     if let Some(tls) = &config.tls {
-        let section = json!({"cert_file": tls.cert_file, "key_file": tls.key_file});
+        let mut section = json!({"cert_file": tls.cert_file, "key_file": tls.key_file});
+        if let Some(clients) = &tls.clients {
+            section["client_ca_file"] = json!(clients.ca_file);
+            let auth = if clients.required {
+                "required"
+            } else {
+                "optional"
+            };
+            section["client_auth"] = auth.into();
+        }
         put(&mut file, "tls", section);
     }
     // Text, numbers and lists of them: there is nothing in it that YAML could not say.

@@ -427,6 +427,8 @@ section! {
     Tls {
         cert_file,
         key_file,
+        client_ca_file,
+        client_auth,
     }
 }
 

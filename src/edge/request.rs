@@ -14,6 +14,7 @@ use crate::{
     gateway::{self, Admission, Isolation, Presented},
     http::{
         body::{self, Body, Budget, ReadLimits},
+        certificate,
         reply::Failure,
     },
     telemetry::labels::ClaimOutcome,
@@ -97,6 +98,7 @@ pub fn presented(session: &Session) -> Presented<'_> {
     let address = session.client_addr().and_then(|address| address.as_inet());
     Presented {
         address: address.map(|address| address.ip()),
+        certificate: certificate::names(session),
         ..Presented::headers(&session.req_header().headers)
     }
 }

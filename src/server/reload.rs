@@ -171,6 +171,13 @@ fn keep_listeners(running: &Config, new: &mut Config) -> Result<(), String> {
     if running.tls.is_some() != new.tls.is_some() {
         return restart("tls (with or without)");
     }
+    let asks = |config: &Config| {
+        let clients = config.tls.as_ref().and_then(|tls| tls.clients.as_ref());
+        clients.map(|clients| clients.required)
+    };
+    if asks(running) != asks(new) {
+        return restart("tls.client_auth");
+    }
     if running.timeouts.drain != new.timeouts.drain {
         return restart("timeouts.drain");
     }
