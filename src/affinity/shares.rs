@@ -93,11 +93,16 @@ impl<V: Copy> SharedTable<V> {
     pub fn insert(&mut self, owner: Owner, key: AffinityKey, value: V) -> Option<(AffinityKey, V)> {
         let mut evicted = None;
         if self.peek(owner, key).is_none() {
-            let full = self.len_of(owner) >= self.most_of(owner);
-            evicted = match (full, self.len >= self.bound) {
-                (true, _) => self.pop_oldest_of(owner),
-                (false, true) => self.pop_oldest(),
-                (false, false) => None,
+            let own = self.len_of(owner);
+            let largest = || self.owners.values().map(BindingTable::len).max();
+            // Among equals it is the newcomer that makes room.
+            let room = own < self.most_of(owner);
+            evicted = if !room || self.len >= self.bound && Some(own) == largest() {
+                self.pop_oldest_of(owner)
+            } else if self.len >= self.bound {
+                self.pop_oldest()
+            } else {
+                None
             };
             self.len += 1;
         }

@@ -443,6 +443,9 @@ label! {
         BootstrapPort = "bootstrap_port",
         BootstrapRoom = "bootstrap_room",
         KvTransferParams = "kv_transfer_params",
+        EcTransferParams = "ec_transfer_params",
+        XargsKvTransferParams = "vllm_xargs.kv_transfer_params",
+        XargsEcTransferParams = "vllm_xargs.ec_transfer_params",
     }
 }
 

@@ -5,7 +5,7 @@
 //! surrogates, invalid UTF-8, nesting beyond what Python can parse. It never repairs a body; changes
 //! are spliced in, so that the bytes that were inspected are the bytes that are forwarded.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashSet};
 
 use serde_json::value::RawValue;
 
@@ -13,7 +13,7 @@ use super::{
     coerce::{self, Unfit},
     conversation,
     object::Object,
-    scan,
+    pruning, scan,
 };
 
 /// Why a body is answered with 400, in words a person can act on.
@@ -162,20 +162,19 @@ impl<'a> BodyView<'a> {
 /// Refuses members that stand more than once in the groups that both Kindred and a worker read: which
 /// one counts would depend on the parser. All copies of the parent's id are a client's to lose.
 fn refuse_nested_repeats(object: &Object<'_>) -> Result<(), BodyError> {
-    for group in [conversation::PARAMS, "stream_options"] {
+    for group in [
+        conversation::PARAMS,
+        "stream_options",
+        pruning::ENGINE_ARGUMENTS,
+    ] {
         let members = object
             .present(group)
             .and_then(|raw| Object::parse(raw).ok());
         let Some(members) = members else { continue };
-        let repeated = members
-            .members()
-            .iter()
-            .enumerate()
-            .find(|(at, (name, _))| {
-                let mut before = members.members().iter().take(*at);
-                name != conversation::PARENT && before.any(|(earlier, _)| earlier == name)
-            });
-        if let Some((_, (name, _))) = repeated {
+        let mut seen = HashSet::new();
+        let mut names = members.members().iter().map(|(name, _)| name.as_ref());
+        let repeated = names.find(|name| *name != conversation::PARENT && !seen.insert(*name));
+        if let Some(name) = repeated {
             let message = format!("'{group}.{name}' is in the body more than once; send it once");
             return Err(BodyError::field(&format!("{group}.{name}"), message));
         }
@@ -186,6 +185,18 @@ fn refuse_nested_repeats(object: &Object<'_>) -> Result<(), BodyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_stands_twice_within_a_group_is_refused_however_many_there_are() {
+        for group in ["stream_options", "vllm_xargs"] {
+            let many: String = (0..16_000).map(|at| format!("\"m{at}\":0,")).collect();
+            let once = format!("{{\"{group}\":{{{many}\"last\":0}}}}");
+            assert!(BodyView::parse(once.as_bytes()).is_ok(), "{group}");
+            let twice = format!("{{\"{group}\":{{{many}\"m\\u0030\":0}}}}");
+            let param = refusal(twice.as_bytes()).param;
+            assert_eq!(param.as_deref(), Some(&*format!("{group}.m0")));
+        }
+    }
 
     fn refusal(body: &[u8]) -> BodyError {
         BodyView::parse(body).expect_err("a refusal")

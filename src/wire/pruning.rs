@@ -18,7 +18,7 @@ pub const PROMPT_TOKEN_IDS_B64: &str = "prompt_token_ids_b64";
 pub const CONVERSATION_PARENT: &str = "conversation_params.subagent_affinity_id";
 /// Top-level fields that a client may not set: the hand-over, and those by which engines let a
 /// request choose its own place.
-pub const TOP_LEVEL: [&str; 9] = [
+pub const TOP_LEVEL: [&str; 10] = [
     DISAGGREGATED_PARAMS,
     PROMPT_TOKEN_IDS_B64,
     "routed_dp_rank",
@@ -27,7 +27,27 @@ pub const TOP_LEVEL: [&str; 9] = [
     "bootstrap_host",
     "bootstrap_port",
     "bootstrap_room",
-    "kv_transfer_params",
+    KV_TRANSFER,
+    EC_TRANSFER,
+];
+const KV_TRANSFER: &str = "kv_transfer_params";
+/// The same for the caches of encoders (vLLM).
+const EC_TRANSFER: &str = "ec_transfer_params";
+/// Where vLLM takes further arguments of its engine from, the transfer's among them.
+pub const ENGINE_ARGUMENTS: &str = "vllm_xargs";
+/// Fields within groups, as logs and metrics name them.
+const WITHIN: [(&str, &str, &str); 3] = [
+    (PARAMS, PARENT, CONVERSATION_PARENT),
+    (
+        ENGINE_ARGUMENTS,
+        KV_TRANSFER,
+        "vllm_xargs.kv_transfer_params",
+    ),
+    (
+        ENGINE_ARGUMENTS,
+        EC_TRANSFER,
+        "vllm_xargs.ec_transfer_params",
+    ),
 ];
 
 /// A body without the fields that a client may not set.
@@ -49,16 +69,24 @@ pub fn prune(body: &BodyView) -> Option<Pruned> {
             changes.push((field, None));
         }
     }
-    let params = body
-        .get(PARAMS)
-        .and_then(|raw| Object::parse(raw.get()).ok());
-    let without_parent = params
-        .filter(|params| params.get(PARENT).is_some())
-        .and_then(|params| String::from_utf8(params.splice(&[(PARENT, None)])).ok());
-    if let Some(params) = &without_parent {
-        fields.push(CONVERSATION_PARENT);
-        changes.push((PARAMS, Some(params)));
-    }
+    let groups = [PARAMS, ENGINE_ARGUMENTS].map(|group| {
+        let object = body
+            .get(group)
+            .and_then(|raw| Object::parse(raw.get()).ok())?;
+        let within = WITHIN.iter().filter(|(outer, _, _)| *outer == group);
+        let found: Vec<_> = within
+            .filter(|(_, name, _)| object.get(name).is_some())
+            .collect();
+        let gone: Vec<_> = found.iter().map(|(_, name, _)| (*name, None)).collect();
+        if gone.is_empty() {
+            return None;
+        }
+        fields.extend(found.iter().map(|(_, _, label)| *label));
+        let left = String::from_utf8(object.splice(&gone)).ok()?;
+        Some((group, left))
+    });
+    let left = groups.iter().flatten();
+    changes.extend(left.map(|(group, left)| (*group, Some(left.as_str()))));
     (!fields.is_empty()).then(|| Pruned {
         body: body.splice(&changes),
         fields,
@@ -108,6 +136,24 @@ mod tests {
                 CONVERSATION_PARENT
             ]
         );
+    }
+
+    #[test]
+    fn removes_what_an_engine_takes_from_its_further_arguments() {
+        let body = r#"{"vllm_xargs":{"kv_transfer_params":"x", "top":1, "ec_transfer_para\u006ds":[2]},
+            "ec_transfer_params":{}}"#;
+        let (body, fields) = pruned(body).expect("something to remove");
+        let body: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        assert_eq!(body, serde_json::json!({"vllm_xargs": {"top": 1}}));
+        assert_eq!(
+            fields,
+            [
+                EC_TRANSFER,
+                "vllm_xargs.kv_transfer_params",
+                "vllm_xargs.ec_transfer_params"
+            ]
+        );
+        assert_eq!(pruned(r#"{"vllm_xargs":{"top":1}}"#), None);
     }
 
     #[test]

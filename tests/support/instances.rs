@@ -66,7 +66,8 @@ pub fn bound_to(kindred: &Kindred, alias: &str) -> String {
 pub fn open(kindred: &Kindred, session: &str, stream: bool) -> TcpStream {
     let mut body = chat("hello");
     body["stream"] = stream.into();
-    body["max_tokens"] = 20.into();
+    // Long enough to be still running whatever is done meanwhile.
+    body["max_tokens"] = 200.into();
     let headers = [("x-session-id", session)];
     let bytes = raw::request(
         "/v1/chat/completions",

@@ -71,7 +71,7 @@ const ONE: &[(&str, u16, bool)] = &[
     ("?a=b", 404, false),
 ];
 
-/// Targets that Pingora refuses, without words and before Kindred sees them.
+/// Targets that Pingora refuses before a request is seen.
 const UNSEEN: &[&str] = &[
     "http://TEST/v1/chat/completions",
     "http://other/v1/chat/completions",
@@ -112,7 +112,12 @@ fn every_spelling_has_its_row_over_http_1() {
     }
     for target in UNSEEN {
         let answer = raw::post(kindred.edge(), target, &[], &body());
-        assert_eq!((answer.status, &*answer.text()), (400, ""), "{target}");
+        let code = answer.json()["error"]["code"].clone();
+        assert_eq!(
+            (answer.status, code),
+            (400, "invalid_request_head".into()),
+            "{target}"
+        );
     }
     for target in ["/v1/ch\u{e4}t/completions", "/v1/chat /completions"] {
         let answer = raw::post(kindred.edge(), target, &[], &body());

@@ -28,9 +28,10 @@ pub fn too_slow(seconds: f64) -> Failure {
     )
 }
 
-/// 400: what came is no head of HTTP/1.
+/// 400: what came is no head of HTTP/1 that Pingora takes.
 pub fn not_http() -> Failure {
-    let message = "What was sent is not the head of an HTTP request.";
+    let message = "What was sent is no head of a request: its first line, a field or \
+                   its framing cannot be read in one way, or its target names another host than Host.";
     Failure::bad_request("invalid_request_head", message)
 }
 
