@@ -35,8 +35,8 @@ const KV_TRANSFER: &str = "kv_transfer_params";
 const EC_TRANSFER: &str = "ec_transfer_params";
 /// Where vLLM takes further arguments of its engine from, the transfer's among them.
 pub const ENGINE_ARGUMENTS: &str = "vllm_xargs";
-/// Fields within groups, as logs and metrics name them.
-const WITHIN: [(&str, &str, &str); 3] = [
+/// Fields within groups: the group, the field, and both as logs and metrics name them.
+pub const WITHIN: [(&str, &str, &str); 3] = [
     (PARAMS, PARENT, CONVERSATION_PARENT),
     (
         ENGINE_ARGUMENTS,

@@ -132,13 +132,14 @@ fn the_usual_parent_header_goes_also_where_affinity_is_off() {
 fn every_field_that_is_pruned_from_bodies_has_a_label() {
     use crate::{
         telemetry::labels::{Label, PrunedField},
-        wire::pruning::{CONVERSATION_PARENT, TOP_LEVEL},
+        wire::pruning::{TOP_LEVEL, WITHIN},
     };
-    let names = TOP_LEVEL.into_iter().chain([CONVERSATION_PARENT]);
+    let within = WITHIN.map(|(_, _, label)| label);
+    let names = TOP_LEVEL.into_iter().chain(within);
     for name in names {
         assert!(PrunedField::from_text(name).is_some(), "{name}");
     }
-    assert_eq!(PrunedField::ALL.len(), TOP_LEVEL.len() + 1);
+    assert_eq!(PrunedField::ALL.len(), TOP_LEVEL.len() + WITHIN.len());
 }
 
 #[test]
