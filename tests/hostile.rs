@@ -3,6 +3,8 @@
 //! `hostile/requests.jsonl` has a request a line. Values that only a client can have set contain
 //! `evil` or are 666, so that one look at what reached a worker finds them wherever they went.
 
+#[path = "hostile/judged.rs"]
+mod judged;
 #[path = "hostile/lines.rs"]
 mod lines;
 #[path = "hostile/straight.rs"]
