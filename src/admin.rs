@@ -102,6 +102,7 @@ impl Admin {
 #[async_trait]
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+        crate::http::connection::head_is_read();
         let head = session.req_header();
         let (status, content_type, body) = self.answer(head);
         let length = body.len();

@@ -16,14 +16,14 @@ use pingora::{
     apps::HttpServerOptions,
     connectors::ConnectorOptions,
     server::{RunArgs, Server, configuration::ServerConf},
-    services::{background::background_service, listening::Service},
+    services::background::background_service,
 };
 
 use crate::{
     admin::{Admin, Readiness},
     config::{CLIENT_KEEP_ALIVE, Config},
     edge::{self, Edge, EdgeProxy, TokenizerError},
-    http::connection::{Bounds, Door, Front},
+    http::connection::{self, Bounds, Door},
     simulate::{self, demo::Simulated},
     telemetry::{self, log::Log},
     worker::{Filter, FilterProxy},
@@ -119,7 +119,9 @@ impl Running {
         server.add_service(background_service("reload", reload));
         telemetry::metrics().config_applied();
         Ok(Self {
-            admin: listeners.admin.map(|address| admin_server(admin, &address)),
+            admin: listeners
+                .admin
+                .map(|address| admin_server(admin, Door::of_operator(&config), &address)),
             listeners,
             config,
             server,
@@ -176,8 +178,7 @@ impl Proxies {
         if let (Some(edge), Some(address)) = (&self.edge, &listeners.edge) {
             let idle = edge.client_keep_alive();
             let app = proxy(server, EdgeProxy(edge.clone()), idle);
-            let mut service =
-                Service::new("edge".to_owned(), Front::new(app, self.clients.clone()));
+            let mut service = connection::behind(&self.clients, "edge", app);
             match shown {
                 Some(shown) => address.listen_tls(&mut service, shown.settings()?),
                 None => address.listen(&mut service),
@@ -196,7 +197,7 @@ impl Proxies {
             let name = filter.name();
             let filter = FilterProxy(filter.clone());
             let app = proxy(server, filter, CLIENT_KEEP_ALIVE);
-            let mut service = Service::new(name.to_owned(), Front::new(app, self.edges.clone()));
+            let mut service = connection::behind(&self.edges, name, app);
             service.threads = Some(1);
             address.listen(&mut service);
             server.add_service(service);
@@ -207,10 +208,10 @@ impl Proxies {
 
 /// The operator's port is a server of its own, because Pingora closes all listeners of a server at
 /// once, and whoever watches `/readyz` has to see it turn.
-fn admin_server(admin: Admin, address: &listeners::Address) -> Server {
+fn admin_server(admin: Admin, door: Arc<Door>, address: &listeners::Address) -> Server {
     let mut server = Server::new_with_opt_and_conf(None, ServerConf::default());
     server.bootstrap();
-    let mut service = Service::new("admin".to_owned(), admin);
+    let mut service = connection::behind(&door, "admin", admin);
     service.threads = Some(1);
     address.listen(&mut service);
     server.add_service(service);
