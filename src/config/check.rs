@@ -121,7 +121,10 @@ fn build(mut file: raw::File, secrets: &Secrets<'_>, report: &mut Report) -> Con
         .take()
         .map(|field| worker_filter::all(field, &key, secrets, report))
         .unwrap_or_default();
-    let admin = file.admin.take().map(|field| own::admin(field, report));
+    let admin = file
+        .admin
+        .take()
+        .map(|field| own::admin(field, secrets.folder, report));
     let limits = own::limits(file.limits.take(), report);
     let timeouts = own::timeouts(file.timeouts.take(), report);
     let http = own::http(file.http.take(), report);
@@ -143,7 +146,8 @@ fn build(mut file: raw::File, secrets: &Secrets<'_>, report: &mut Report) -> Con
         http,
         telemetry,
         compatibility,
-        tls,
+        tls: tls.port,
+        worker_tls: tls.workers,
         warnings: Vec::new(),
         origin: PathBuf::new(),
     }
