@@ -5,6 +5,7 @@ pub mod asking;
 pub mod etcd;
 pub mod exposition;
 pub mod fleet;
+pub mod guarded;
 pub mod h2c;
 pub mod instances;
 pub mod leaving;
