@@ -35,7 +35,7 @@ use crate::{
         in_flight::{InFlight, Requests},
         reply::{self, Failure},
         summary,
-        upstream::{self, CallError, Upstreams},
+        upstream::{self, CallError, Upstreams, WorkerTls},
     },
     wire::{disagg::Endpoint, headers, signature::SigningKeys, verify::Verifier},
 };
@@ -66,6 +66,7 @@ impl Filter {
         config: &Arc<Config>,
         settings: &WorkerFilterConfig,
         options: ConnectorOptions,
+        tls: WorkerTls,
     ) -> Self {
         let ranks = Ranks::new(&settings.name);
         ranks.reconfigure(settings.placement.as_ref());
@@ -73,7 +74,7 @@ impl Filter {
             name: settings.name.clone(),
             live: ArcSwap::from_pointee(Live::build(config, settings)),
             ranks,
-            upstreams: Upstreams::new(options),
+            upstreams: Upstreams::new(options, tls),
             budget: Arc::default(),
             in_flight: Requests::default(),
         }
