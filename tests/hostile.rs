@@ -17,8 +17,7 @@ use std::collections::BTreeMap;
 
 use kindred::wire::Role;
 use lines::{Line, Protocol};
-use sha2::{Digest, Sha256};
-use support::{fleet, guarded::Guarded};
+use support::{clients::digest, fleet, guarded::Guarded};
 
 const KEY: &str = "internal-key-of-the-hostile-test";
 const CLIENT_KEY: &str = "key-of-a-client-that-turned-hostile";
@@ -38,8 +37,7 @@ impl Way {
                         subagent_affinity_scope: both\n"
             .to_owned();
         if gateway {
-            let digest = Sha256::digest(CLIENT_KEY);
-            let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            let digest = digest(CLIENT_KEY);
             more.push_str(&format!(
                 "gateway: {{clients: [{{name: hostile, api_keys_sha256: ['{digest}']}}]}}\n"
             ));

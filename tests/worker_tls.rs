@@ -12,7 +12,7 @@ use rcgen::{
 use support::{
     Kindred, eventually,
     fleet::{self, Fleet},
-    raw,
+    guarded, raw,
     reload::{ask, reload},
 };
 
@@ -107,11 +107,7 @@ impl Filters {
 
     /// The file of an edge in front of them.
     fn edge(&self, more: &str) -> String {
-        let of = |role: Role| {
-            let of = self.filters.filters.iter();
-            let of = of.filter(|(name, _)| name.starts_with(role.label()));
-            of.map(|(_, address)| *address).collect::<Vec<_>>()
-        };
+        let of = |role| guarded::addresses(&self.filters, role);
         let more = format!("internal_request_auth_key: {KEY}\n{more}");
         fleet::yaml(&of(Role::Context), &of(Role::Generation), &more)
     }

@@ -363,7 +363,7 @@ mod tests {
             tokio::time::advance(GRACE / 2).await;
             assert!(dripping.pass(b" ").is_ok());
         }
-        tokio::time::advance(second * 2).await;
+        tokio::time::advance(second * 3).await;
         let told = dripping.pass(b" ").unwrap_err();
         assert_eq!(told.status, 408);
         assert!(told.message.contains("a second"), "{}", told.message);

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub mod asking;
+pub mod clients;
 pub mod etcd;
 pub mod exposition;
 pub mod fleet;
