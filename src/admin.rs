@@ -1,4 +1,5 @@
-//! The operator's port: `/metrics`, `/healthz`, `/readyz`, `/instances`, and in the demo `/demo/faults`.
+//! The operator's port: `/metrics`, `/healthz`, `/readyz`, `/instances`, `/config`, and in the demo
+//! `/demo/faults`.
 //!
 //! It runs on a thread of its own, so that it answers while the edge is busy. It tells what is; all
 //! that can be changed here is which instances are being emptied (`instances`), and how a demo's
@@ -12,13 +13,18 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use pingora::{apps::http_app::ServeHttp, http::RequestHeader, protocols::http::ServerSession};
 
-use crate::{edge::Edge, simulate::worker::fault::Control, telemetry, worker::Filter};
+use crate::{
+    config::Config, edge::Edge, simulate::worker::fault::Control, telemetry, worker::Filter,
+};
 
 const TEXT: &str = "text/plain; charset=utf-8";
+/// RFC 9512 section 2.1.
+const YAML: &str = "application/yaml";
 
 /// Whether this process wants new requests.
 #[derive(Debug, Clone, Default)]
@@ -42,6 +48,8 @@ pub struct Admin {
     pub edge: Option<Arc<Edge>>,
     pub filters: Vec<Arc<Filter>>,
     pub readiness: Readiness,
+    /// What `/config` shows; a reload swaps it.
+    pub running: Arc<ArcSwap<Config>>,
     /// The simulated workers of a demo, by name.
     pub simulated: Vec<(String, Arc<Control>)>,
 }
@@ -71,10 +79,14 @@ impl Admin {
                 None => (StatusCode::OK, TEXT, "ready\n".to_owned()),
                 Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),
             },
+            "/config" => {
+                let config = self.running.load().to_yaml_masked();
+                (StatusCode::OK, YAML, config)
+            }
             _ => (
                 StatusCode::NOT_FOUND,
                 TEXT,
-                "try /metrics, /healthz, /readyz or /instances\n".to_owned(),
+                "try /metrics, /healthz, /readyz, /instances or /config\n".to_owned(),
             ),
         }
     }
@@ -102,6 +114,7 @@ impl Admin {
 #[async_trait]
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+        crate::http::connection::head_is_read();
         let head = session.req_header();
         let (status, content_type, body) = self.answer(head);
         let length = body.len();

@@ -22,6 +22,7 @@ mod raw;
 pub mod report;
 mod secret;
 mod surface;
+mod tls;
 mod upstream;
 mod words;
 mod worker_filter;
@@ -52,6 +53,7 @@ pub use identity::{FailedAttempts, JwksSource, JwksUrl, JwtConfig, KeysFile};
 pub use pools::{FleetsConfig, ModelConfig, PairConfig};
 pub use report::{ConfigError, Problem};
 pub use surface::{AllowedHeaders, AllowedOrigins, CorsConfig, InstanceNames, OwnRoute};
+pub use tls::{ClientCertificates, TlsConfig, WorkerTlsConfig};
 
 /// How long a client's connection may be idle where nothing else is said: longer than load balancers
 /// keep one, so that they close it and never send on one that is being closed.
@@ -79,6 +81,8 @@ pub struct Config {
     pub compatibility: Compatibility,
     /// How clients connect to the edge; `None` is without TLS.
     pub tls: Option<TlsConfig>,
+    /// How the edge connects to workers; `None` is without TLS.
+    pub worker_tls: Option<WorkerTlsConfig>,
     /// What a person should know though the file is usable; printed once at start-up.
     pub warnings: Vec<String>,
     /// The file this came from, for messages and reloads.
@@ -322,6 +326,10 @@ pub struct WorkerFilterConfig {
     pub listen: String,
     /// The worker behind it, `host:port`.
     pub worker: String,
+    /// How the edge connects to the filter; `None` is without TLS.
+    pub tls: Option<TlsConfig>,
+    /// How the filter connects to its worker; `None` is without TLS.
+    pub worker_tls: Option<WorkerTlsConfig>,
     /// `server_role`; `None` infers it from each request's `disaggregated_params.request_type`.
     pub server_role: Option<Role>,
     /// The keys that this filter verifies with; empty verifies nothing.
@@ -363,6 +371,8 @@ pub enum NewConversationPlacement {
 pub struct AdminConfig {
     /// `admin.listen`; port 0 picks a free one.
     pub listen: SocketAddr,
+    /// How operators connect; `None` is without TLS.
+    pub tls: Option<TlsConfig>,
 }
 
 /// Bounds (the design's rule 6).
@@ -447,26 +457,6 @@ pub struct Timeouts {
     pub retry_pause_max: Duration,
     /// `timeouts.drain`, how long streams may go on after SIGTERM. Default 30 s.
     pub drain: Duration,
-}
-
-/// The certificate of the clients' port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsConfig {
-    /// `tls.cert_file`, PEM: the server's certificate, then those that lead to its root.
-    pub cert_file: PathBuf,
-    /// `tls.key_file`, PEM: the certificate's private key.
-    pub key_file: PathBuf,
-    /// Whose certificates clients may show; `None` asks for none.
-    pub clients: Option<ClientCertificates>,
-}
-
-/// Certificates of clients.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClientCertificates {
-    /// `tls.client_ca_file`, PEM: the roots that they lead to.
-    pub ca_file: PathBuf,
-    /// `tls.client_auth: required`: no connection without one.
-    pub required: bool,
 }
 
 /// Whose error answers the edge's look like.

@@ -55,7 +55,7 @@ use crate::{
         in_flight::Requests,
         reply::{self, Failure},
         summary,
-        upstream::Upstreams,
+        upstream::{Upstreams, WorkerTls},
     },
     telemetry::{self, access_log, labels::Outcome},
 };
@@ -114,9 +114,10 @@ impl Edge {
     pub fn new(
         config: &Arc<Config>,
         options: ConnectorOptions,
+        tls: WorkerTls,
     ) -> Result<Option<Self>, TokenizerError> {
         let tokenizers = tokenizer::read(config, &[])?;
-        let upstreams = Arc::new(Upstreams::new(options));
+        let upstreams = Arc::new(Upstreams::new(options, tls));
         Ok(Live::build(config, None, tokenizers).map(|live| Self {
             live: ArcSwap::from_pointee(live),
             changed: watch::Sender::default(),

@@ -10,13 +10,13 @@ use std::{
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kindred::{
-    config::Config,
+    config::{Config, TlsConfig},
     conformance::{
         self,
         lines::{self, Tally},
     },
     edge,
-    server::{Running, listeners::FreePorts, single::SingleWorker, tls},
+    server::{Running, listeners::FreePorts, single::SingleWorker, tls::Loaded},
     simulate::{
         demo::{Demo, Simulated},
         engine::EngineConfig,
@@ -187,10 +187,7 @@ fn serve(file: &Path) -> Result<bool, String> {
     }
     let mut listening = Vec::new();
     if let Some(edge) = &running.listeners.edge {
-        let scheme = match running.config.tls {
-            Some(_) => "https",
-            None => "http",
-        };
+        let scheme = scheme(running.config.tls.as_ref());
         listening.push(format!("kindred: serving on {scheme}://{}", edge.socket));
     }
     for (filter, address) in running
@@ -200,23 +197,34 @@ fn serve(file: &Path) -> Result<bool, String> {
         .zip(&running.listeners.filters)
     {
         listening.push(format!(
-            "kindred: worker filter {} on http://{}",
-            filter.name, address.socket
+            "kindred: worker filter {} on {}://{}",
+            filter.name,
+            scheme(filter.tls.as_ref()),
+            address.socket
         ));
     }
     if let Some(admin) = &running.listeners.admin {
-        listening.push(format!("kindred: admin on http://{}", admin.socket));
+        let settings = running.config.admin.as_ref();
+        let scheme = scheme(settings.and_then(|settings| settings.tls.as_ref()));
+        listening.push(format!("kindred: admin on {scheme}://{}", admin.socket));
     }
     announce_when_up(running.listeners.sockets(), listening.join("\n"));
     running.run();
     Ok(true)
 }
 
+fn scheme(tls: Option<&TlsConfig>) -> &'static str {
+    match tls {
+        Some(_) => "https",
+        None => "http",
+    }
+}
+
 fn check(file: &Path, print: bool) -> Result<bool, String> {
     let config = Config::load(file).map_err(|error| error.to_string())?;
     edge::check(&config).map_err(|error| error.to_string())?;
-    tls::check(&config).map_err(|error| error.to_string())?;
-    for warning in &config.warnings {
+    let certificates = Loaded::read(&config).map_err(|error| error.to_string())?;
+    for warning in config.warnings.iter().chain(&certificates.warnings()) {
         // Nobody is left to warn when standard error is closed.
         let _ = writeln!(io::stderr(), "warning: {warning}");
     }

@@ -12,6 +12,7 @@ pub mod tls;
 
 use std::{sync::Arc, time::Duration};
 
+use arc_swap::ArcSwap;
 use pingora::{
     apps::HttpServerOptions,
     connectors::ConnectorOptions,
@@ -23,15 +24,15 @@ use crate::{
     admin::{Admin, Readiness},
     config::{CLIENT_KEEP_ALIVE, Config},
     edge::{self, Edge, EdgeProxy, TokenizerError},
-    http::connection::{Bounds, Door, Front},
+    http::connection::{self, Bounds, Door},
     simulate::{self, demo::Simulated},
     telemetry::{self, log::Log},
     worker::{Filter, FilterProxy},
 };
 use drain::{Drain, Never};
-use listeners::{BindError, FreePorts, Listeners};
+use listeners::{Address, BindError, FreePorts, Listeners};
 use reload::Reloader;
-use tls::{Shown, TlsError};
+use tls::{Loaded, Shown, Tls, TlsError};
 
 /// Connections kept open to workers, over all instances.
 const UPSTREAM_POOL: usize = 1024;
@@ -82,12 +83,16 @@ impl Running {
             .collect();
         let listeners = Listeners::take(&mut config, &addresses, ports)?;
         let config = Arc::new(config);
-        let shown = tls::read(&config)?.map(|certificate| Arc::new(Shown::new(certificate)));
+        let loaded = Loaded::read(&config)?;
+        for warning in loaded.warnings() {
+            tracing::warn!("{warning}");
+        }
+        let tls = Tls::new(loaded);
         let mut server = Server::new_with_opt_and_conf(None, server_conf(&config));
         server.bootstrap();
 
-        let proxies = Proxies::new(&config, &server)?;
-        proxies.listen(&mut server, &listeners, shown.as_ref())?;
+        let proxies = Proxies::new(&config, &server, &tls)?;
+        proxies.listen(&mut server, &listeners, &tls)?;
         let controls = simulated.iter().map(|worker| {
             let config = &worker.config;
             (config.name.clone(), config.control.clone())
@@ -106,20 +111,27 @@ impl Running {
             edges,
         } = proxies;
         let readiness = Readiness::default();
-        let admin = Admin {
+        let running = Arc::new(ArcSwap::new(config.clone()));
+        let served = Admin {
             edge: edge.clone(),
             filters: filters.clone(),
             readiness: readiness.clone(),
+            running: running.clone(),
             simulated: controls,
         };
         let drain = config.timeouts.drain;
         let drain = Drain::new(drain, edge.clone(), filters.clone(), readiness);
-        let reload =
-            Reloader::new(config.clone(), edge, filters, shown, log).with_doors(clients, edges);
+        let admin = listeners.admin;
+        let admin = admin.map(|address| {
+            let door = Door::of_operator(&config);
+            admin_server(served, &door, &address, tls.admin.as_ref())
+        });
+        let admin = admin.transpose()?;
+        let reload = Reloader::new(running, edge, filters, tls, log).with_doors(clients, edges);
         server.add_service(background_service("reload", reload));
         telemetry::metrics().config_applied();
         Ok(Self {
-            admin: listeners.admin.map(|address| admin_server(admin, &address)),
+            admin,
             listeners,
             config,
             server,
@@ -153,13 +165,15 @@ struct Proxies {
 }
 
 impl Proxies {
-    fn new(config: &Arc<Config>, server: &Server) -> Result<Self, TokenizerError> {
+    fn new(config: &Arc<Config>, server: &Server, tls: &Tls) -> Result<Self, TokenizerError> {
         let options = || connector_options(server);
-        let filters = config.worker_filters.iter();
+        let filters = config.worker_filters.iter().zip(&tls.filters);
         Ok(Self {
-            edge: Edge::new(config, options())?.map(Arc::new),
+            edge: Edge::new(config, options(), tls.workers.clone())?.map(Arc::new),
             filters: filters
-                .map(|filter| Arc::new(Filter::new(config, filter, options())))
+                .map(|(filter, (_, tls))| {
+                    Arc::new(Filter::new(config, filter, options(), tls.clone()))
+                })
                 .collect(),
             clients: Door::new(Bounds::of_clients(config)),
             edges: Door::new(Bounds::of_edges(config)),
@@ -167,21 +181,12 @@ impl Proxies {
     }
 
     /// Adds a service for each, on the address that was taken for it.
-    fn listen(
-        &self,
-        server: &mut Server,
-        listeners: &Listeners,
-        shown: Option<&Arc<Shown>>,
-    ) -> pingora::Result<()> {
+    fn listen(&self, server: &mut Server, listeners: &Listeners, tls: &Tls) -> pingora::Result<()> {
         if let (Some(edge), Some(address)) = (&self.edge, &listeners.edge) {
             let idle = edge.client_keep_alive();
             let app = proxy(server, EdgeProxy(edge.clone()), idle);
-            let mut service =
-                Service::new("edge".to_owned(), Front::new(app, self.clients.clone()));
-            match shown {
-                Some(shown) => address.listen_tls(&mut service, shown.settings()?),
-                None => address.listen(&mut service),
-            }
+            let mut service = connection::behind(&self.clients, "edge", app);
+            listen(&mut service, address, tls.edge.as_ref())?;
             server.add_service(service);
             let options = connector_options(server);
             server.add_service(edge::learning(edge.clone(), options));
@@ -192,13 +197,14 @@ impl Proxies {
             let options = connector_options(server);
             server.add_service(edge::identity(edge.clone(), options));
         }
-        for (filter, address) in self.filters.iter().zip(&listeners.filters) {
+        let filters = self.filters.iter().zip(&listeners.filters);
+        for ((filter, address), (shown, _)) in filters.zip(&tls.filters) {
             let name = filter.name();
             let filter = FilterProxy(filter.clone());
             let app = proxy(server, filter, CLIENT_KEEP_ALIVE);
-            let mut service = Service::new(name.to_owned(), Front::new(app, self.edges.clone()));
+            let mut service = connection::behind(&self.edges, name, app);
             service.threads = Some(1);
-            address.listen(&mut service);
+            listen(&mut service, address, shown.as_ref())?;
             server.add_service(service);
         }
         Ok(())
@@ -207,14 +213,32 @@ impl Proxies {
 
 /// The operator's port is a server of its own, because Pingora closes all listeners of a server at
 /// once, and whoever watches `/readyz` has to see it turn.
-fn admin_server(admin: Admin, address: &listeners::Address) -> Server {
+fn admin_server(
+    admin: Admin,
+    door: &Arc<Door>,
+    address: &Address,
+    shown: Option<&Arc<Shown>>,
+) -> pingora::Result<Server> {
     let mut server = Server::new_with_opt_and_conf(None, ServerConf::default());
     server.bootstrap();
-    let mut service = Service::new("admin".to_owned(), admin);
+    let mut service = connection::behind(door, "admin", admin);
     service.threads = Some(1);
-    address.listen(&mut service);
+    listen(&mut service, address, shown)?;
     server.add_service(service);
-    server
+    Ok(server)
+}
+
+/// Lets a service listen, with TLS where there is a certificate for it.
+fn listen<A>(
+    service: &mut Service<A>,
+    address: &Address,
+    shown: Option<&Arc<Shown>>,
+) -> pingora::Result<()> {
+    match shown {
+        Some(shown) => address.listen_tls(service, shown.settings()?),
+        None => address.listen(service),
+    }
+    Ok(())
 }
 
 fn proxy<P>(server: &Server, proxy: P, idle: Duration) -> pingora::proxy::HttpProxy<P>

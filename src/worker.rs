@@ -3,7 +3,7 @@
 //! It decides whether a request's internal headers are genuine (`verdict`), which attention-DP rank
 //! a request runs on (`placement`, with the loads in `ranks`) and how the engine learns of it
 //! (`delivery`). Everything else passes, without internal headers. It must never let an affinity
-//! header count that is not signed, nor a request around the checks (`path`), nor change a byte of a
+//! header count that is not signed, nor a body name a parent or a rank in its place, nor a request around the checks (`path`), nor change a byte of a
 //! body.
 
 mod delivery;
@@ -35,7 +35,7 @@ use crate::{
         in_flight::{InFlight, Requests},
         reply::{self, Failure},
         summary,
-        upstream::{self, CallError, Upstreams},
+        upstream::{self, CallError, Upstreams, WorkerTls},
     },
     wire::{disagg::Endpoint, headers, signature::SigningKeys, verify::Verifier},
 };
@@ -66,6 +66,7 @@ impl Filter {
         config: &Arc<Config>,
         settings: &WorkerFilterConfig,
         options: ConnectorOptions,
+        tls: WorkerTls,
     ) -> Self {
         let ranks = Ranks::new(&settings.name);
         ranks.reconfigure(settings.placement.as_ref());
@@ -73,7 +74,7 @@ impl Filter {
             name: settings.name.clone(),
             live: ArcSwap::from_pointee(Live::build(config, settings)),
             ranks,
-            upstreams: Upstreams::new(options),
+            upstreams: Upstreams::new(options, tls),
             budget: Arc::default(),
             in_flight: Requests::default(),
         }
@@ -168,7 +169,8 @@ impl FilterProxy {
         let body = body::read(session, limits, &self.0.budget).await?;
         let bytes = body.bytes.clone();
         let headers = &session.req_header().headers;
-        let verdict = Verdict::of(&live.verifier, headers, &bytes)?;
+        let places = live.settings.placement.is_some();
+        let verdict = Verdict::of(&live.verifier, places, headers, &bytes)?;
         let rank = self.0.ranks.place(&verdict.ask(endpoint));
         let kept = verdict.kept();
         Ok(Some(Checked {

@@ -5,9 +5,10 @@ mod support;
 use std::{io::Write, net::TcpStream};
 
 use kindred::wire::Role;
-use sha2::{Digest, Sha256};
 use support::{
-    Kindred, eventually,
+    Kindred,
+    clients::digest,
+    eventually,
     fleet::{self, Fleet, Worker},
     h2c, raw,
     reload::reload,
@@ -189,10 +190,6 @@ fn an_aggregated_fleet_has_a_line_too() {
 
 #[test]
 fn a_clients_own_limit_is_429_and_no_other_clients_matter() {
-    let digest = |key: &str| -> String {
-        let digest = Sha256::digest(key);
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
-    };
     let gateway = |most: usize| {
         format!(
             "gateway:\n  anonymous: owned\n  anonymous_max_in_flight: 1\n  clients:\n\

@@ -10,9 +10,10 @@ use kindred::{
     wire::{Role, headers},
 };
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use support::{
-    Kindred, chat, eventually,
+    Kindred, chat,
+    clients::digest,
+    eventually,
     fleet::{self, Fleet},
     raw::{self, Answer},
     seen,
@@ -22,11 +23,6 @@ const CHAT: &str = "/v1/chat/completions";
 const DELEGATIONS: &str = "/v1/kindred/delegations";
 const TOKEN: &str = "x-kindred-delegation";
 const PARENT: &str = "X-Team-Parent";
-
-fn digest(key: &str) -> String {
-    let digest = Sha256::digest(key);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// A file in which every policy has a client whose name and key it is; `other` is a second `delegated`.
 fn yaml(fleet: &Fleet, gateway: &str, more: &str) -> String {

@@ -4,9 +4,10 @@ mod support;
 
 use std::{fs, process::Command};
 
+use kindred::wire::Role;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
-    SanType,
+    SanType, date_time_ymd,
 };
 use support::{
     Kindred,
@@ -34,11 +35,21 @@ impl Folder {
             let key = KeyPair::generate().unwrap();
             let issuer = CertifiedIssuer::self_signed(params, key).unwrap();
             fs::write(folder.path(&format!("{root}.crt")), issuer.pem()).unwrap();
-            for (name, uri) in [("known", KNOWN), ("stranger", "spiffe://example/other")] {
+            // Certificates for the year after `begins`.
+            for (name, uri, begins) in [
+                ("known", KNOWN, None),
+                ("stranger", "spiffe://example/other", None),
+                ("expired", KNOWN, Some(2001)),
+                ("early", KNOWN, Some(2300)),
+            ] {
                 let mut params = CertificateParams::default();
                 // A name for people proves nothing.
                 params.distinguished_name.push(DnType::CommonName, KNOWN);
                 params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
+                if let Some(begins) = begins {
+                    params.not_before = date_time_ymd(begins, 1, 1);
+                    params.not_after = date_time_ymd(begins + 1, 1, 1);
+                }
                 let key = KeyPair::generate().unwrap();
                 let certificate = params.signed_by(&key, &issuer).unwrap();
                 folder.write(&format!("{name}-of-{root}"), &certificate.pem(), &key);
@@ -102,6 +113,22 @@ fn a_certificate_says_who_a_client_is() {
     let by_certificate = ["method=\"certificate\"", "outcome=\"ok\""];
     kindred.assert_metric("kindred_authentications_total", &by_certificate, 2.0);
     kindred.assert_idle();
+}
+
+#[test]
+fn a_certificate_is_good_in_its_time_only() {
+    let folder = Folder::new();
+    let fleet = fleet::start(1, 1, |_| {});
+    let kindred = Kindred::serve(&folder.yaml(&fleet, "one", "optional"));
+    for version in VERSIONS {
+        let status = |certificate| folder.status(&kindred, Some(certificate), version);
+        assert_eq!(status("expired-of-one"), None, "{version}");
+        assert_eq!(status("early-of-one"), None, "{version}");
+        assert_eq!(status("known-of-one"), Some(200), "{version}");
+    }
+    for role in [Role::Context, Role::Generation] {
+        assert_eq!(fleet.requests(role).len(), VERSIONS.len());
+    }
 }
 
 #[test]

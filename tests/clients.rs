@@ -13,20 +13,15 @@ mod keys_file;
 mod tokens;
 
 use kindred::wire::Role;
-use sha2::{Digest, Sha256};
 use support::{
     Kindred,
+    clients::digest,
     fleet::{self, Fleet},
     raw::Answer,
     reload::ask,
 };
 
 const OFF: &str = "  failed_attempts: off\n";
-
-fn digest(key: &str) -> String {
-    let digest = Sha256::digest(key);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// An edge with clients ada and ben, and `more` of its `gateway` section.
 fn start(more: &str) -> (Fleet, Kindred) {

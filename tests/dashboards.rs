@@ -151,6 +151,9 @@ fn exported() -> Exported {
     metrics().in_flight(FleetLabel::Context, "context-0");
     metrics().usable(FleetLabel::Context, "context-0");
     metrics().rank("context-0", 0);
+    metrics()
+        .certificates
+        .set([("tls.cert_file", 0)].into_iter());
     let mut exported = Exported::new();
     let text = metrics().render();
     for line in text.lines().filter(|line| !line.starts_with('#')) {

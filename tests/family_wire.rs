@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use kindred::wire::Role;
 use serde_json::{Value, json};
 use support::{
-    Kindred,
-    fleet::{self, Fleet},
+    fleet,
+    guarded::Guarded,
     raw,
     seen::{body, conversation_id, handover_is_signed, header, signed_parent},
 };
@@ -17,11 +17,7 @@ const KEY: &str = "the-key-of-the-house-0123456789ab";
 const PARENT: &str = "X-Dynamo-Parent-Session-ID";
 
 /// An edge, four worker filters in a process of their own, and the workers behind them.
-struct Town {
-    edge: Kindred,
-    filters: Kindred,
-    fleet: Fleet,
-}
+struct Town(Guarded);
 
 impl Town {
     fn start(scope: &str) -> Self {
@@ -29,41 +25,12 @@ impl Town {
             config.engine.ranks = 4;
             config.engine.block_size = 8;
         });
-        let mut yaml = format!(
-            "internal_request_auth_key: {KEY}\nadmin: {{listen: '127.0.0.1:0'}}\nworker_filters:\n"
-        );
-        for worker in &fleet.workers {
-            yaml.push_str(&format!(
-                "- {{name: {}, listen: '127.0.0.1:0', worker: '{}', server_role: {}, \
-                 enable_attention_dp: true, tensor_parallel_size: 4, \
-                 attention_dp_config: {{kv_cache_routing_conversation_affinity: true}}}}\n",
-                worker.name,
-                worker.address,
-                worker.role.label(),
-            ));
-        }
-        let filters = Kindred::serve(&yaml);
-        let of = |role: Role| {
-            let of = filters.filters.iter();
-            let of = of.filter(|(name, _)| name.starts_with(role.label()));
-            of.map(|(_, address)| *address).collect::<Vec<_>>()
-        };
         let more = format!(
-            "internal_request_auth_key: {KEY}\n\
-             conversation_affinity_header_for_subagents: {PARENT}\n\
+            "conversation_affinity_header_for_subagents: {PARENT}\n\
              subagent_affinity_scope: {scope}\n\
              telemetry: {{debug_headers: true}}"
         );
-        let edge = Kindred::serve(&fleet::yaml(
-            &of(Role::Context),
-            &of(Role::Generation),
-            &more,
-        ));
-        Self {
-            edge,
-            filters,
-            fleet,
-        }
+        Self(Guarded::open(fleet, KEY, 4, &more))
     }
 
     /// One chat whose answer must be good; the rank that the client is told.
@@ -73,7 +40,7 @@ impl Town {
             chat[name] = value.clone();
         }
         let answer = raw::post(
-            self.edge.edge(),
+            self.0.edge.edge(),
             "/v1/chat/completions",
             headers,
             &chat.to_string(),
@@ -94,7 +61,7 @@ impl Town {
             let mut headers = vec![("x-session-id", session)];
             headers.extend(parent.map(|parent| (PARENT, parent)));
             let rank = self.chat(&headers, json!({}));
-            self.edge.assert_idle();
+            self.0.edge.assert_idle();
             rank
         })
         .collect()
@@ -103,6 +70,7 @@ impl Town {
     /// Conversation id and signed parent of everything a role's workers were asked.
     fn told(&self, role: Role) -> Vec<(String, Option<String>)> {
         let mut told: Vec<_> = self
+            .0
             .fleet
             .requests(role)
             .iter()
@@ -130,7 +98,7 @@ fn context_workers_see_each_childs_own_id_and_the_parent_only_signed() {
         told("parent-1", None),
     ];
     assert_eq!(town.told(Role::Context), expected);
-    let busy = town.fleet.of(Role::Context);
+    let busy = town.0.fleet.of(Role::Context);
     let busy: Vec<_> = busy
         .filter(|worker| !worker.requests().is_empty())
         .collect();
@@ -156,7 +124,7 @@ fn in_scope_context_generation_requests_carry_no_affinity() {
         told("parent-1", None),
     ];
     assert_eq!(town.told(Role::Generation), expected);
-    for request in town.fleet.requests(Role::Generation) {
+    for request in town.0.fleet.requests(Role::Generation) {
         assert!(handover_is_signed(&request, KEY));
     }
 }
@@ -174,6 +142,7 @@ fn in_scope_both_generation_requests_carry_the_parent_signed_for_generation() {
     assert_eq!(town.told(Role::Generation), expected);
     for role in [Role::Context, Role::Generation] {
         let places: HashSet<_> = town
+            .0
             .fleet
             .of(role)
             .flat_map(|worker| {
@@ -185,6 +154,7 @@ fn in_scope_both_generation_requests_carry_the_parent_signed_for_generation() {
     }
     let verified = r#"check="affinity",outcome="verified""#;
     let count = town
+        .0
         .filters
         .metric("kindred_verifications_total", &[verified]);
     assert_eq!(count, 4.0, "two children, two legs");
@@ -221,7 +191,7 @@ fn an_id_in_the_body_wins_and_a_parent_in_the_body_is_never_believed() {
         told("from-the-body", Some("parent-1")),
     ];
     assert_eq!(town.told(Role::Context), expected);
-    for request in town.fleet.requests(Role::Context) {
+    for request in town.0.fleet.requests(Role::Context) {
         let params = &body(&request)["conversation_params"];
         assert_eq!(params.as_object().unwrap().len(), 1, "{params}");
     }
@@ -234,7 +204,7 @@ fn a_completion_is_kept_with_its_family_too() {
     let headers = [("x-session-id", "child-c"), (PARENT, "parent-1")];
     let body = json!({"model": "m", "prompt": "Once upon a time", "max_tokens": 4});
     let answer = raw::post(
-        town.edge.edge(),
+        town.0.edge.edge(),
         "/v1/completions",
         &headers,
         &body.to_string(),
@@ -244,7 +214,7 @@ fn a_completion_is_kept_with_its_family_too() {
         town.told(Role::Context)[2],
         told("child-c", Some("parent-1"))
     );
-    let mut busy = town.fleet.of(Role::Context);
+    let mut busy = town.0.fleet.of(Role::Context);
     assert!(
         busy.any(|worker| worker.requests().len() == 4),
         "one instance"
@@ -268,7 +238,7 @@ fn a_family_that_arrives_all_at_once_meets_in_one_place() {
         }
     });
     for role in [Role::Context, Role::Generation] {
-        let busy = town.fleet.of(role).filter_map(|worker| {
+        let busy = town.0.fleet.of(role).filter_map(|worker| {
             let ranks = worker.requests().into_iter().map(|request| request.rank);
             let ranks: HashSet<_> = ranks.collect();
             (!ranks.is_empty()).then_some(ranks.len())

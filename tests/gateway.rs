@@ -13,9 +13,10 @@ use kindred::{
     wire::{Role, headers},
 };
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use support::{
-    Kindred, chat, eventually,
+    Kindred, chat,
+    clients::digest,
+    eventually,
     fleet::{self, Fleet},
     raw::{self, Answer},
     run,
@@ -36,11 +37,6 @@ const WARNING: &str = "trusted as it arrives";
 
 fn key(client: &str) -> String {
     format!("key-of-{client}-0123456789")
-}
-
-fn digest(key: &str) -> String {
-    let digest = Sha256::digest(key);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn affinity() -> String {

@@ -5,6 +5,8 @@
 mod bombs;
 #[path = "hardening/frames.rs"]
 mod frames;
+#[path = "hardening/handshakes.rs"]
+mod handshakes;
 #[path = "hardening/heads.rs"]
 mod heads;
 #[path = "hardening/places.rs"]

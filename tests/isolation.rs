@@ -8,10 +8,11 @@ use kindred::{
     wire::{Role, headers},
 };
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use support::{
     Kindred, chat,
-    fleet::{self, Fleet},
+    clients::digest,
+    fleet,
+    guarded::Guarded,
     raw, run,
     seen::{self, conversation_id, signed_parent},
 };
@@ -24,8 +25,7 @@ const CLIENTS: [&str; 2] = ["ada", "ben"];
 fn gateway(more: &str) -> String {
     let mut yaml = format!("gateway:\n{more}  clients:\n");
     for client in CLIENTS {
-        let digest = Sha256::digest(client);
-        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = digest(client);
         yaml.push_str(&format!(
             "  - {{name: {client}, api_keys_sha256: ['{digest}']}}\n"
         ));
@@ -34,45 +34,16 @@ fn gateway(more: &str) -> String {
 }
 
 /// An edge before two filters with four ranks each, and the workers behind.
-struct House {
-    edge: Kindred,
-    _filters: Kindred,
-    fleet: Fleet,
-}
+struct House(Guarded);
 
 impl House {
     fn open(more: &str) -> Self {
         let fleet = fleet::start(1, 1, |config| config.engine.ranks = 4);
-        let mut yaml = format!(
-            "internal_request_auth_key: {KEY}\nadmin: {{listen: '127.0.0.1:0'}}\nworker_filters:\n"
-        );
-        for worker in &fleet.workers {
-            yaml.push_str(&format!(
-                "- {{name: {}, listen: '127.0.0.1:0', worker: '{}', server_role: {}, \
-                 enable_attention_dp: true, tensor_parallel_size: 4, \
-                 attention_dp_config: {{kv_cache_routing_conversation_affinity: true}}}}\n",
-                worker.name,
-                worker.address,
-                worker.role.label(),
-            ));
-        }
-        let filters = Kindred::serve(&yaml);
-        let of = |role: Role| {
-            let of = filters.filters.iter();
-            let of = of.filter(|(name, _)| name.starts_with(role.label()));
-            of.map(|(_, address)| *address).collect::<Vec<_>>()
-        };
         let more = format!(
-            "internal_request_auth_key: {KEY}\n\
-             conversation_affinity_header_for_subagents: {PARENT}\n\
+            "conversation_affinity_header_for_subagents: {PARENT}\n\
              telemetry: {{debug_headers: true}}\n{more}"
         );
-        let yaml = fleet::yaml(&of(Role::Context), &of(Role::Generation), &more);
-        Self {
-            edge: Kindred::serve(&yaml),
-            _filters: filters,
-            fleet,
-        }
+        Self(Guarded::open(fleet, KEY, 4, &more))
     }
 
     /// One turn: the rank that served it, and the context request as the worker saw it.
@@ -80,16 +51,16 @@ impl House {
         let key = format!("Bearer {client}");
         let mut headers = vec![("authorization", &*key), ("x-session-id", session)];
         headers.extend(parent.map(|parent| (PARENT, parent)));
-        let answer = raw::post(self.edge.edge(), CHAT, &headers, &chat("hi").to_string());
+        let answer = raw::post(self.0.edge.edge(), CHAT, &headers, &chat("hi").to_string());
         assert_eq!(answer.status, 200, "{}", answer.text());
-        self.edge.assert_idle();
+        self.0.edge.assert_idle();
         let rank = answer.header("x-kindred-rank").unwrap().to_owned();
-        (rank, self.fleet.requests(Role::Context).pop().unwrap())
+        (rank, self.0.fleet.requests(Role::Context).pop().unwrap())
     }
 
     fn bindings(&self, fleet: &str) -> f64 {
         let label = format!("fleet=\"{fleet}\"");
-        self.edge.metric("kindred_affinity_bindings", &[&label])
+        self.0.edge.metric("kindred_affinity_bindings", &[&label])
     }
 }
 
@@ -199,12 +170,12 @@ fn namespaced_conversation_ids_are_told_in_place_of_the_clients() {
     let mut body = chat("hi");
     body["conversation_params"] = json!({"conversation_id": "main"});
     let headers = [("authorization", "Bearer ada")];
-    let answer = raw::post(house.edge.edge(), CHAT, &headers, &body.to_string());
+    let answer = raw::post(house.0.edge.edge(), CHAT, &headers, &body.to_string());
     assert_eq!(answer.status, 200);
-    let seen = house.fleet.requests(Role::Context).pop().unwrap();
+    let seen = house.0.fleet.requests(Role::Context).pop().unwrap();
     assert_eq!(conversation_id(&seen).as_ref(), told.first());
     for role in [Role::Context, Role::Generation] {
-        for seen in house.fleet.requests(role) {
+        for seen in house.0.fleet.requests(role) {
             let params: Value = seen::body(&seen)["conversation_params"].clone();
             assert!(!params.to_string().contains("main"), "{params}");
         }

@@ -6,9 +6,10 @@ mod support;
 use std::{io::Write, net::TcpStream};
 
 use kindred::wire::Role;
-use sha2::{Digest, Sha256};
 use support::{
-    Kindred, chat, eventually,
+    Kindred, chat,
+    clients::digest,
+    eventually,
     fleet::{self, Fleet},
     raw::{self, Answer},
 };
@@ -18,8 +19,7 @@ const PARENT: &str = "X-Dynamo-Parent-Session-ID";
 
 fn yaml(fleet: &Fleet, ada: &str, more: &str) -> String {
     let client = |name: &str, more: &str| {
-        let digest = Sha256::digest(name);
-        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = digest(name);
         format!("  - {{name: {name}, api_keys_sha256: ['{digest}'], subagents: declared{more}}}\n")
     };
     fleet.yaml(&format!(

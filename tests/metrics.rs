@@ -258,7 +258,7 @@ fn the_operators_port_answers_what_it_serves_and_nothing_else() {
     let fleet = fleet::start(1, 1, |_| {});
     let kindred = Kindred::serve(&fleet.yaml(""));
     let admin = kindred.admin.unwrap();
-    for path in ["/metrics", "/healthz", "/readyz"] {
+    for path in ["/metrics", "/healthz", "/readyz", "/config"] {
         let got = raw::get(admin, path);
         assert_eq!(got.status, 200, "{path}");
         assert!(!got.body.is_empty());
@@ -282,7 +282,7 @@ fn the_operators_port_answers_what_it_serves_and_nothing_else() {
         "/",
         "/nowhere",
         "/metrics/",
-        "/config",
+        "/config/",
         "/%2e%2e/metrics",
         "/v1/chat/completions",
     ] {
@@ -294,7 +294,7 @@ fn the_operators_port_answers_what_it_serves_and_nothing_else() {
         "a query changes nothing"
     );
     // Neither port serves the other's paths.
-    for path in ["/metrics", "/readyz"] {
+    for path in ["/metrics", "/readyz", "/config"] {
         assert_eq!(raw::get(kindred.edge(), path).status, 404, "{path}");
     }
     // The port stays up after a request that is none.

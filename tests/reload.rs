@@ -5,9 +5,10 @@ mod support;
 use std::{fs, io::Write};
 
 use kindred::wire::Role;
-use sha2::{Digest, Sha256};
 use support::{
-    Kindred, chat, eventually,
+    Kindred, chat,
+    clients::digest,
+    eventually,
     fleet::{self, Fleet, Worker},
     raw,
     reload::{addresses, ask, begin_request, reload, reloads},
@@ -23,13 +24,7 @@ fn worker(fleet: &Fleet, role: Role, number: usize) -> &Worker {
 fn clients_come_and_go() {
     let fleet = fleet::start(1, 1, |_| ());
     let gateway = |keys: &[&str]| {
-        let digests: Vec<String> = keys
-            .iter()
-            .map(|key| {
-                let digest = Sha256::digest(key);
-                digest.iter().map(|byte| format!("{byte:02x}")).collect()
-            })
-            .collect();
+        let digests: Vec<String> = keys.iter().map(|key| digest(key)).collect();
         fleet.yaml(&format!(
             "gateway: {{clients: [{{name: a, api_keys_sha256: ['{}']}}]}}",
             digests.join("', '")

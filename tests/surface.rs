@@ -15,9 +15,9 @@ mod support;
 
 use std::{io::Write, net::SocketAddr};
 
-use sha2::{Digest, Sha256};
 use support::{
     Kindred, chat,
+    clients::digest,
     fleet::{self, Fleet},
     raw::{self, Answer},
 };
@@ -41,10 +41,7 @@ fn start(more: &str) -> (Fleet, Kindred) {
 
 /// A `gateway` section with one client, and `more` of its members.
 fn gateway(more: &str) -> String {
-    let digest: String = Sha256::digest(KEY)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let digest = digest(KEY);
     format!("gateway: {{clients: [{{name: ada, api_keys_sha256: ['{digest}']}}]{more}}}")
 }
 

@@ -9,6 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use secrecy::zeroize::Zeroizing;
+
 use super::{
     Config, own,
     raw::{self, Field, Section},
@@ -21,8 +23,8 @@ use super::report::{ConfigError, Place, Report};
 /// The largest file that is read.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
 
-/// Reads a configuration file as text.
-pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
+/// Reads a configuration file as text, which is wiped when it is freed: it may hold secrets.
+pub(super) fn read(path: &Path) -> Result<Zeroizing<String>, ConfigError> {
     let fail = |what: &str| {
         let mut report = Report::new(path);
         report.error(&Place::file(), what);
@@ -36,22 +38,28 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
     if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
         return Err(fail("is a directory; name the YAML file inside it"));
     }
-    let mut bytes = Vec::new();
+    // Of its size from the start: growing would leave copies behind.
+    let size = file
+        .metadata()
+        .map_or(0, |metadata| metadata.len().min(MAX_FILE));
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 1);
     file.take(MAX_FILE + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| fail(&format!("cannot be read ({error}); check the file")))?;
     if bytes.len() as u64 > MAX_FILE {
         return Err(fail("is larger than 4 MiB; a configuration needs far less"));
     }
-    String::from_utf8(bytes).map_err(|error| {
-        let good = error.utf8_error().valid_up_to();
-        let newlines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
-        let line = error.as_bytes().get(..good).map_or(0, newlines);
-        fail(&format!(
-            "is not UTF-8 text from line {} on; save it as UTF-8",
-            line + 1
-        ))
-    })
+    String::from_utf8(bytes)
+        .map(Zeroizing::new)
+        .map_err(|error| {
+            let good = error.utf8_error().valid_up_to();
+            let newlines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
+            let line = error.as_bytes().get(..good).map_or(0, newlines);
+            fail(&format!(
+                "is not UTF-8 text from line {} on; save it as UTF-8",
+                line + 1
+            ))
+        })
 }
 
 /// Turns the text of a configuration file into a [`Config`].
@@ -121,7 +129,10 @@ fn build(mut file: raw::File, secrets: &Secrets<'_>, report: &mut Report) -> Con
         .take()
         .map(|field| worker_filter::all(field, &key, secrets, report))
         .unwrap_or_default();
-    let admin = file.admin.take().map(|field| own::admin(field, report));
+    let admin = file
+        .admin
+        .take()
+        .map(|field| own::admin(field, secrets.folder, report));
     let limits = own::limits(file.limits.take(), report);
     let timeouts = own::timeouts(file.timeouts.take(), report);
     let http = own::http(file.http.take(), report);
@@ -143,7 +154,8 @@ fn build(mut file: raw::File, secrets: &Secrets<'_>, report: &mut Report) -> Con
         http,
         telemetry,
         compatibility,
-        tls,
+        tls: tls.port,
+        worker_tls: tls.workers,
         warnings: Vec::new(),
         origin: PathBuf::new(),
     }

@@ -19,7 +19,7 @@ use crate::config::words::shown;
 use std::{net::SocketAddr, path::Path};
 
 use super::{
-    AdminConfig, Compatibility, Limits, TelemetryConfig,
+    AdminConfig, Compatibility, Limits, TelemetryConfig, TlsConfig,
     address::Listener,
     raw::{self, Field, Section, node::Value},
     report::Report,
@@ -77,7 +77,7 @@ pub(crate) fn signing_profile(field: Option<Field>, report: &mut Report) -> Sign
 }
 
 /// `admin`.
-pub(crate) fn admin(field: Field, report: &mut Report) -> AdminConfig {
+pub(crate) fn admin(field: Field, folder: &Path, report: &mut Report) -> AdminConfig {
     let raw = raw::Admin::closed(field, report);
     let default = SocketAddr::from(([127, 0, 0, 1], 9464));
     let at = raw.listen.as_ref().map_or(raw.at, |field| field.at.clone());
@@ -94,15 +94,17 @@ pub(crate) fn admin(field: Field, report: &mut Report) -> AdminConfig {
         listen
     });
     let listen = listen.unwrap_or(default);
-    if !listen.ip().is_loopback() {
+    let tls = tls::port_only(raw.tls, folder, report);
+    let asks = tls.as_ref().and_then(TlsConfig::client_auth);
+    if !listen.ip().is_loopback() && asks != Some(true) {
         report.warn(
             &at,
             "opens the operator's port, which asks for no password, to the network; 127.0.0.1 keeps \
-             it on this machine",
+             it on this machine; so does admin.tls with client_auth: required",
         );
     }
     report.listens(&at, Listener::new(&listen.ip().to_string(), listen.port()));
-    AdminConfig { listen }
+    AdminConfig { listen, tls }
 }
 
 /// `limits`.

@@ -5,6 +5,7 @@
 
 mod health;
 mod identity;
+mod tls;
 
 use std::time::Duration;
 
@@ -40,11 +41,10 @@ pub(super) fn masked(config: &Config) -> String {
         put(&mut file, "worker_filters", Value::Array(filters));
     }
     if let Some(admin) = &config.admin {
-        put(
-            &mut file,
-            "admin",
-            json!({"listen": admin.listen.to_string()}),
-        );
+        let mut section = Map::new();
+        put(&mut section, "listen", admin.listen.to_string());
+        tls::tls(&mut section, admin.tls.as_ref(), None);
+        put(&mut file, "admin", section);
     }
     put(&mut file, "limits", limits(&config.limits));
     put(&mut file, "timeouts", timeouts(&config.timeouts));
@@ -62,19 +62,7 @@ pub(super) fn masked(config: &Config) -> String {
         Compatibility::Trtllm => "trtllm",
     };
     put(&mut file, "compatibility", compatibility);
-    if let Some(tls) = &config.tls {
-        let mut section = json!({"cert_file": tls.cert_file, "key_file": tls.key_file});
-        if let Some(clients) = &tls.clients {
-            section["client_ca_file"] = json!(clients.ca_file);
-            let auth = if clients.required {
-                "required"
-            } else {
-                "optional"
-            };
-            section["client_auth"] = auth.into();
-        }
-        put(&mut file, "tls", section);
-    }
+    tls::tls(&mut file, config.tls.as_ref(), config.worker_tls.as_ref());
     // Text, numbers and lists of them: there is nothing in it that YAML could not say.
     serde_saphyr::to_string(&file).unwrap_or_default()
 }
@@ -399,6 +387,7 @@ fn worker_filter(config: &WorkerFilterConfig) -> Value {
         };
         put(&mut filter, "server_role", role);
     }
+    tls::tls(&mut filter, config.tls.as_ref(), config.worker_tls.as_ref());
     secrets(&mut filter, &config.internal_request_auth_keys);
     put(
         &mut filter,

@@ -325,6 +325,7 @@ section! {
         attention_dp_config,
         rank_delivery,
         signing_profile,
+        tls,
     }
 }
 
@@ -357,6 +358,7 @@ section! {
     /// `admin`.
     Admin {
         listen,
+        tls,
     }
 }
 
@@ -423,12 +425,24 @@ section! {
 }
 
 section! {
-    /// `tls`.
+    /// `tls`, of the clients' port, of the operator's and of a worker filter.
     Tls {
         cert_file,
         key_file,
         client_ca_file,
         client_auth,
+        workers,
+    }
+}
+
+section! {
+    /// `tls.workers`.
+    WorkerTls {
+        ca_file,
+        cert_file,
+        key_file,
+        server_name,
+        plain,
     }
 }
 
@@ -512,6 +526,7 @@ pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
         MaxBody::KEYS,
         TimeoutsSection::KEYS,
         Tls::KEYS,
+        WorkerTls::KEYS,
         Http::KEYS,
         Health::KEYS,
         Ejection::KEYS,

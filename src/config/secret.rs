@@ -1,11 +1,12 @@
 //! Secrets: inline, from a file, or from the environment; one, or a list of them.
 //!
-//! Whatever goes wrong with one, its value, or a part of it, must never reach a message.
+//! Whatever goes wrong with one, its value, or a part of it, must never reach a message. Every copy that
+//! is made on the way is wiped when it is freed.
 
 use crate::config::words::shown;
 use std::{io::Read, path::Path};
 
-use secrecy::SecretString;
+use secrecy::{SecretString, zeroize::Zeroizing};
 
 use super::{
     raw::{self, Field, Section, node::Value},
@@ -14,7 +15,7 @@ use super::{
 use crate::wire::signature::SigningKeys;
 
 /// The largest file that is read as a secret.
-const MAX_FILE: u64 = 64 * 1024;
+const MAX_FILE: usize = 64 * 1024;
 /// A secret shorter than this many bytes can be guessed.
 const SHORT: usize = 16;
 /// The masked form that `kindred check --print` writes.
@@ -147,7 +148,7 @@ impl Secrets<'_> {
         judge(secret, &at, report)
     }
 
-    fn inline(&self, field: &Field, report: &mut Report) -> Option<String> {
+    fn inline(&self, field: &Field, report: &mut Report) -> Option<Zeroizing<String>> {
         let text = field.text(report)?;
         match self.expand(text) {
             Ok(secret) => Some(secret),
@@ -159,17 +160,16 @@ impl Secrets<'_> {
     }
 
     /// Replaces every `${NAME}`; `$${` stands for `${`.
-    fn expand(&self, text: &str) -> Result<String, String> {
-        let mut out = String::new();
+    fn expand(&self, text: &str) -> Result<Zeroizing<String>, String> {
+        let mut out = Zeroizing::new(String::new());
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("${") {
             if let Some(before) = before.strip_suffix('$') {
-                out.push_str(before);
-                out.push_str("${");
+                out = joined(&joined(&out, before), "${");
                 rest = after;
                 continue;
             }
-            out.push_str(before);
+            out = joined(&out, before);
             let named = after.split_once('}').filter(|(name, _)| is_variable(name));
             let Some((name, after)) = named else {
                 return Err(
@@ -178,21 +178,20 @@ impl Secrets<'_> {
                         .to_owned(),
                 );
             };
-            let value = (self.environment)(name).ok_or_else(|| {
+            let value = (self.environment)(name).map(Zeroizing::new).ok_or_else(|| {
                 format!(
                     "names the environment variable {}, which is not set; set it or give the value \
                      another way",
                     shown(name)
                 )
             })?;
-            out.push_str(&value);
+            out = joined(&out, &value);
             rest = after;
         }
-        out.push_str(rest);
-        Ok(out)
+        Ok(joined(&out, rest))
     }
 
-    fn file(&self, field: &Field, report: &mut Report) -> Option<String> {
+    fn file(&self, field: &Field, report: &mut Report) -> Option<Zeroizing<String>> {
         let name = field.text(report)?;
         match self.read(name) {
             Ok(secret) => Some(secret),
@@ -204,7 +203,7 @@ impl Secrets<'_> {
         }
     }
 
-    fn read(&self, name: &str) -> Result<String, String> {
+    fn read(&self, name: &str) -> Result<Zeroizing<String>, String> {
         let path = self.folder.join(name);
         let metadata = std::fs::metadata(&path).map_err(|error| {
             format!("cannot be read ({error}); a relative path begins at this file's folder")
@@ -212,22 +211,18 @@ impl Secrets<'_> {
         if metadata.is_dir() {
             return Err("is a directory; name a file".to_owned());
         }
-        let mut bytes = Vec::new();
+        let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_FILE + 1));
         std::fs::File::open(&path)
-            .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes))
+            .and_then(|file| file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes))
             .map_err(|error| format!("cannot be read ({error}); check its permissions"))?;
-        if bytes.len() as u64 > MAX_FILE {
+        if bytes.len() > MAX_FILE {
             return Err("is larger than 64 KiB; put only the secret into it".to_owned());
         }
-        let mut text = String::from_utf8(bytes)
+        let text = std::str::from_utf8(&bytes)
             .map_err(|_| "is not UTF-8 text; put the secret into it as text".to_owned())?;
-        if text.ends_with('\n') {
-            text.pop();
-            if text.ends_with('\r') {
-                text.pop();
-            }
-        }
-        Ok(text)
+        let line = text.strip_suffix('\n');
+        let line = line.map(|line| line.strip_suffix('\r').unwrap_or(line));
+        Ok(line.unwrap_or(text).to_owned().into())
     }
 }
 
@@ -236,13 +231,21 @@ fn is_variable(name: &str) -> bool {
     name.bytes().all(word) && name.starts_with(|first: char| !first.is_ascii_digit())
 }
 
-fn judge(secret: String, at: &Place, report: &mut Report) -> Option<SecretString> {
+/// Both in one, of its size from the start: growing would leave a copy behind.
+fn joined(before: &str, after: &str) -> Zeroizing<String> {
+    let mut both = String::with_capacity(before.len() + after.len());
+    both.push_str(before);
+    both.push_str(after);
+    both.into()
+}
+
+fn judge(secret: Zeroizing<String>, at: &Place, report: &mut Report) -> Option<SecretString> {
     const MAKE: &str = "make one with `openssl rand -hex 32`";
     if secret.trim().is_empty() {
         report.error(at, format!("is empty; {MAKE}, or remove the key"));
         return None;
     }
-    if secret == MASK {
+    if *secret == MASK {
         report.error(
             at,
             "is the mask of a printed configuration; put the secret there",
@@ -258,5 +261,5 @@ fn judge(secret: String, at: &Place, report: &mut Report) -> Option<SecretString
         let what = format!("is shorter than {SHORT} bytes and can be guessed; {MAKE}");
         report.warn(at, what);
     }
-    Some(SecretString::from(secret))
+    Some(SecretString::from(secret.as_str()))
 }

@@ -84,6 +84,7 @@ fn one(
     let server_role = raw.server_role.take().filter(|field| !field.is_null());
     let server_role = server_role.and_then(|field| field.choice(report, &ROLES));
     rank_delivery(raw.rank_delivery.take(), report);
+    let tls = own::tls(raw.tls.take(), secrets.folder, report);
     let signing_profile = signing_profile(raw.signing_profile.take(), report);
     dynamo_signs_context_only(signing_profile, server_role, &raw.at, report);
     let listen = listen(raw.listen.take(), &raw.at, report);
@@ -99,6 +100,8 @@ fn one(
         name: name.unwrap_or_else(|| format!("worker-{index}")),
         listen,
         worker,
+        tls: tls.port,
+        worker_tls: tls.workers,
         server_role,
         internal_request_auth_keys: key.given(),
         signing_profile,

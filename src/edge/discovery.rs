@@ -127,7 +127,7 @@ pub struct Following {
 
 /// The background service that keeps the fleets of `edge` as they are announced.
 pub fn following(edge: Arc<Edge>, options: ConnectorOptions) -> GenBackgroundService<Following> {
-    let upstreams = Arc::new(Upstreams::new(options));
+    let upstreams = Arc::new(Upstreams::new(options, edge.upstreams.tls()));
     background_service("discovery", Following { edge, upstreams })
 }
 

@@ -21,7 +21,7 @@ use super::{Edge, live::Live};
 use crate::{
     config::{JwksSource, JwksUrl, Timeouts},
     gateway::client::IssuerKeys,
-    http::upstream::{Call, Upstreams},
+    http::upstream::{Call, Upstreams, WorkerTls},
     telemetry::{
         self,
         labels::{CredentialSource, ReloadResult},
@@ -40,7 +40,7 @@ pub struct Identity {
 
 /// The background service that renews what clients of `edge` are known by.
 pub fn identity(edge: Arc<Edge>, options: ConnectorOptions) -> GenBackgroundService<Identity> {
-    let upstreams = Upstreams::new(options);
+    let upstreams = Upstreams::new(options, WorkerTls::default());
     background_service("identity", Identity { edge, upstreams })
 }
 

@@ -8,7 +8,7 @@ use crate::{fleet::Observation, http::upstream::CallError, telemetry::labels::Ou
 /// What a call without an answer says.
 pub fn of_call(error: CallError) -> Option<Observation> {
     match error {
-        CallError::Connect | CallError::Unresolved => Some(Observation::Connect),
+        CallError::Connect | CallError::Tls | CallError::Unresolved => Some(Observation::Connect),
         CallError::Reset | CallError::Cut => Some(Observation::Reset),
         CallError::Timeout => Some(Observation::Timeout),
         CallError::Protocol => Some(Observation::ServerError),

@@ -50,8 +50,8 @@ pub fn probes(edge: Arc<Edge>, options: ConnectorOptions) -> GenBackgroundServic
     background_service(
         "health probes",
         Probes {
+            upstreams: Arc::new(Upstreams::new(options, edge.upstreams.tls())),
             edge,
-            upstreams: Arc::new(Upstreams::new(options)),
             room: Arc::new(Semaphore::new(AT_ONCE)),
         },
     )

@@ -91,7 +91,7 @@ impl Cause {
     /// What a call without an answer was about; `None` where another one would end like it.
     pub fn of_error(error: CallError) -> Option<Self> {
         match error {
-            CallError::Connect | CallError::Unresolved => Some(Self::Connect),
+            CallError::Connect | CallError::Tls | CallError::Unresolved => Some(Self::Connect),
             CallError::Reset => Some(Self::Reset),
             CallError::Unheard => Some(Self::Unheard),
             CallError::Cut => Some(Self::Cut),

@@ -93,6 +93,7 @@ fn config(parent_header: Option<&str>, gateway: Option<GatewayConfig>) -> Config
             internal_fields: false,
             log: "info".to_owned(),
         },
+        worker_tls: None,
         warnings: Vec::new(),
         origin: PathBuf::new(),
     }

@@ -12,14 +12,12 @@ mod decode;
 mod sink;
 mod value_scan;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Version, header};
 use pingora::proxy::Session;
+use tokio::time::{Instant, timeout, timeout_at};
 
 pub use budget::{Budget, Lease};
 pub use client_watch::ClientWatch;
@@ -50,7 +48,7 @@ pub struct ReadLimits {
 
 impl ReadLimits {
     /// When the next part of a body has to be there that began at `begun`.
-    fn due(&self, begun: tokio::time::Instant, received: usize) -> tokio::time::Instant {
+    fn due(&self, begun: Instant, received: usize) -> Instant {
         let seconds = received / self.min_rate.max(1);
         let paid = Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX));
         begun + GRACE + paid.min(self.deadline)
@@ -86,13 +84,13 @@ impl Body {
 /// bounds of the whole body.
 #[derive(Debug)]
 pub struct Rest {
+    limits: ReadLimits,
     room: usize,
-    max_body: usize,
-    /// What the body's own reading has left of `limit`.
+    received: usize,
+    /// What the body's own reading has left of the deadline.
     left: Duration,
     /// Set when the first part is read: the context leg before it takes none of the client's time.
-    due: Option<Instant>,
-    limit: Duration,
+    begun: Option<Instant>,
 }
 
 impl Rest {
@@ -101,10 +99,11 @@ impl Rest {
     /// # Errors
     /// 400, 408 or 413, as for the body itself, or the client has left.
     pub async fn read(mut self, session: &mut Session) -> Result<(), Failure> {
-        let due = tokio::time::Instant::now() + self.left;
+        let begun = *self.begun.get_or_insert(Instant::now());
         loop {
-            let part = tokio::time::timeout_at(due, session.read_request_body()).await;
-            let part = part.map_err(|_| Failure::body_too_slow(self.limit.as_secs_f64()))?;
+            let due = self.limits.due(begun, self.received).min(begun + self.left);
+            let part = timeout_at(due, session.read_request_body()).await;
+            let part = part.map_err(|_| self.too_slow(begun))?;
             let Some(part) = part.map_err(|error| self.failure(&error))? else {
                 return Ok(());
             };
@@ -118,13 +117,15 @@ impl Rest {
     /// 400, 408 or 413, as for the body itself.
     pub fn pass(&mut self, part: &[u8]) -> Result<(), Failure> {
         let now = Instant::now();
-        if now > *self.due.get_or_insert(now + self.left) {
-            return Err(Failure::body_too_slow(self.limit.as_secs_f64()));
+        let begun = *self.begun.get_or_insert(now);
+        if now > self.limits.due(begun, self.received).min(begun + self.left) {
+            return Err(self.too_slow(begun));
         }
+        self.received += part.len();
         self.room = self
             .room
             .checked_sub(part.len())
-            .ok_or_else(|| Failure::too_large(self.max_body, None))?;
+            .ok_or_else(|| Failure::too_large(self.limits.max_body, None))?;
         if part.trim_ascii().is_empty() {
             Ok(())
         } else {
@@ -132,9 +133,22 @@ impl Rest {
         }
     }
 
+    fn too_slow(&self, begun: Instant) -> Failure {
+        if Instant::now() >= begun + self.left {
+            Failure::body_too_slow(self.limits.deadline.as_secs_f64())
+        } else {
+            Failure::body_below_rate(self.limits.min_rate)
+        }
+    }
+
     /// What an error of the client's connection means while the rest is read.
     pub fn failure(&self, error: &pingora::Error) -> Failure {
-        read_failure(error, self.limit)
+        match error.etype() {
+            pingora::ErrorType::ReadTimedout if self.left > GRACE => {
+                Failure::body_below_rate(self.limits.min_rate)
+            }
+            _ => read_failure(error, self.limits.deadline),
+        }
     }
 }
 
@@ -175,18 +189,19 @@ async fn read_whole(
     }
     let due = Instant::now() + limits.deadline;
     let read = read_all(session, length, sink, limits);
-    let (sink, received, watch) = tokio::time::timeout(limits.deadline, read)
+    let (sink, received, watch) = timeout(limits.deadline, read)
         .await
         .map_err(|_| Failure::body_too_slow(limits.deadline.as_secs_f64()))??;
     let rest = (watch == ClientWatch::Socket).then(|| {
         let left = due.saturating_duration_since(Instant::now());
-        session.set_read_timeout(Some(left));
+        // Pingora reads it, and asks nobody while nothing comes.
+        session.set_read_timeout(Some(left.min(GRACE)));
         Rest {
+            limits,
             room: limits.max_body.saturating_sub(received),
-            max_body: limits.max_body,
+            received: 0,
             left,
-            due: None,
-            limit: limits.deadline,
+            begun: None,
         }
     });
     let (bytes, lease) = sink.finish()?;
@@ -204,14 +219,13 @@ async fn read_all(
     mut sink: Sink,
     limits: ReadLimits,
 ) -> Result<(Sink, usize, ClientWatch), Failure> {
-    let begun = tokio::time::Instant::now();
+    let begun = Instant::now();
     let mut received = 0;
     loop {
         if length.is_none_or(|length| length.saturating_sub(received) <= RETRY_BUFFER) {
             session.enable_retry_buffering();
         }
-        let part =
-            tokio::time::timeout_at(limits.due(begun, received), session.read_request_body());
+        let part = timeout_at(limits.due(begun, received), session.read_request_body());
         let Some(part) = part
             .await
             .map_err(|_| Failure::body_below_rate(limits.min_rate))?
@@ -307,27 +321,51 @@ pub fn is_replayable(session: &mut Session) -> bool {
 mod tests {
     use super::*;
 
+    fn rest(left: Duration) -> Rest {
+        Rest {
+            limits: ReadLimits {
+                max_body: 10,
+                budget: 10,
+                deadline: Duration::ZERO,
+                min_rate: 2,
+            },
+            room: 4,
+            received: 0,
+            left,
+            begun: None,
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(3600);
+
     #[test]
     fn the_rest_of_a_body_is_bounded_white_space() {
-        let rest = |room, due| Rest {
-            room,
-            max_body: 10,
-            left: Duration::from_secs(3600),
-            due,
-            limit: Duration::ZERO,
-        };
-        let later = None;
-        assert!(rest(4, later).pass(b" \r\n\t").is_ok());
-        for (mut rest, part, status) in [
-            (rest(4, later), &b"     "[..], 413),
-            (rest(4, later), b" x", 400),
-            (
-                rest(4, Instant::now().checked_sub(Duration::from_millis(1))),
-                b"",
-                408,
-            ),
-        ] {
-            assert_eq!(rest.pass(part).unwrap_err().status, status);
+        assert!(rest(LONG).pass(b" \r\n\t").is_ok());
+        for (part, status) in [(&b"     "[..], 413), (b" x", 400)] {
+            assert_eq!(rest(LONG).pass(part).unwrap_err().status, status);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_rest_of_a_body_has_a_time_and_a_rate() {
+        let second = Duration::from_secs(1);
+        let mut late = rest(second);
+        assert!(late.pass(b" ").is_ok());
+        tokio::time::advance(second * 2).await;
+        let told = late.pass(b" ").unwrap_err();
+        assert_eq!(told.status, 408);
+        assert!(!told.message.contains("a second"), "{}", told.message);
+        let mut dripping = rest(LONG);
+        dripping.limits.deadline = LONG;
+        dripping.room = 100;
+        assert!(dripping.pass(b"  ").is_ok());
+        for _ in 0..2 {
+            tokio::time::advance(GRACE / 2).await;
+            assert!(dripping.pass(b" ").is_ok());
+        }
+        tokio::time::advance(second * 3).await;
+        let told = dripping.pass(b" ").unwrap_err();
+        assert_eq!(told.status, 408);
+        assert!(told.message.contains("a second"), "{}", told.message);
     }
 }

@@ -2,27 +2,33 @@
 //!
 //! Decides which connections are taken at all (`door`) and how long a head may take (`stream`, for
 //! HTTP/2 by its `frames`), and answers in Kindred's words what Pingora would answer bare or not at all
-//! (`answer`). Pingora has no hook for any of it, so each connection is wrapped before Pingora sees it.
-//! It must never look into a request and never touch bytes that go on to Pingora.
+//! (`answer`). Pingora has no hook for that, so each connection is wrapped before Pingora sees it; before
+//! a TLS handshake it has one (`hello`). It must never look into a request and never touch bytes that go
+//! on to Pingora.
 
 mod answer;
 mod door;
 mod frames;
+mod hello;
 mod stream;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use async_trait::async_trait;
 use pingora::{
     apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp},
     protocols::{
-        Stream,
+        SocketDigest, Stream,
         http::{ServerSession, v2::server::H2Options},
     },
     server::ShutdownWatch,
+    services::listening::Service,
 };
 
 pub use door::{Bounds, Door};
@@ -58,6 +64,18 @@ pub fn head_is_read() {
     let _ = CONNECTION.try_with(|heads| heads.advance(false));
 }
 
+fn peer_of(digest: Option<Arc<SocketDigest>>) -> Option<IpAddr> {
+    Some(digest?.peer_addr()?.as_inet()?.ip())
+}
+
+/// A service whose connections come in by `door`, those of TLS before their handshake.
+pub fn behind<A: HttpServerApp>(door: &Arc<Door>, name: &str, app: A) -> Service<Front<A>> {
+    let mut service = Service::new(name.to_owned(), Front::new(app, door.clone()));
+    let hello = Arc::new(hello::Hello(door.clone()));
+    service.endpoints().set_pre_tls_callback(hello);
+    service
+}
+
 /// An application of Pingora's behind a door.
 pub struct Front<A> {
     app: Arc<Told<A>>,
@@ -65,8 +83,7 @@ pub struct Front<A> {
 }
 
 impl<A> Front<A> {
-    /// Puts `app` behind `door`.
-    pub fn new(app: A, door: Arc<Door>) -> Self {
+    fn new(app: A, door: Arc<Door>) -> Self {
         let app = Arc::new(Told(Arc::new(app)));
         Self { app, door }
     }
@@ -79,10 +96,10 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Front<A> {
         mut stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
-        let peer = stream.get_socket_digest();
-        let peer = peer.and_then(|digest| digest.peer_addr()?.as_inet().map(|at| at.ip()));
         let bounds = self.door.bounds();
-        let Some(place) = self.door.enter(peer) else {
+        let place = hello::place_of(&stream);
+        let place = place.or_else(|| self.door.enter(peer_of(stream.get_socket_digest())));
+        let Some(place) = place else {
             answer::turn_away(&mut stream, bounds.compatibility).await;
             return None;
         };

@@ -340,6 +340,7 @@ pub fn upstream_failure(who: &str, error: CallError) -> Failure {
         }
         CallError::Unresolved
         | CallError::Connect
+        | CallError::Tls
         | CallError::Reset
         | CallError::Unheard
         | CallError::Cut => {

@@ -5,6 +5,7 @@
 //! its connection, which is the only signal by which a worker learns that nobody waits any more.
 
 mod streaming;
+mod worker_tls;
 
 use std::{
     collections::HashMap,
@@ -28,6 +29,7 @@ use tokio::time::timeout;
 
 use crate::config::Timeouts;
 pub use streaming::Streaming;
+pub use worker_tls::{Material, WorkerTls};
 
 /// How long a looked-up host name is believed.
 const NAME_LIFETIME: Duration = Duration::from_secs(5);
@@ -39,6 +41,9 @@ pub enum CallError {
     Unresolved,
     #[error("no connection could be made")]
     Connect,
+    /// Why is in the log: it is the operator's affair.
+    #[error("no TLS connection could be made")]
+    Tls,
     #[error("the connection ended before the answer did")]
     Reset,
     /// A pooled connection ended before the worker said anything: most likely it was dead already,
@@ -100,28 +105,33 @@ pub struct Answer {
 /// The pooled connections to all workers, for side calls, and their resolved addresses.
 pub struct Upstreams {
     connector: Connector,
+    tls: WorkerTls,
     names: Mutex<HashMap<Arc<str>, (SocketAddr, Instant)>>,
 }
 
 impl Upstreams {
     /// A pool of its own; Pingora's proxy path keeps another.
-    pub fn new(options: ConnectorOptions) -> Self {
+    pub fn new(options: ConnectorOptions, tls: WorkerTls) -> Self {
         Self {
             connector: Connector::new(Some(options)),
+            tls,
             names: Mutex::new(HashMap::new()),
         }
     }
 
-    /// Describes a worker to Pingora: address, timeouts, no protocol upgrades.
+    /// How these workers are connected to, for another pool.
+    pub fn tls(&self) -> WorkerTls {
+        self.tls.clone()
+    }
+
+    /// Describes a worker to Pingora: address, TLS, timeouts, no protocol upgrades.
     ///
     /// # Errors
-    /// [`CallError::Unresolved`] when its host name is unknown, or not known within the time for connecting.
+    /// [`CallError::Unresolved`] when its host name is unknown, or not known within the time for
+    /// connecting; [`CallError::Tls`] when there is no name to verify it by.
     pub async fn peer(&self, address: &str, timeouts: &Timeouts) -> Result<HttpPeer, CallError> {
-        let mut peer = HttpPeer::new(
-            self.resolve(address, timeouts.connect).await?,
-            false,
-            String::new(),
-        );
+        let socket = self.resolve(address, timeouts.connect).await?;
+        let mut peer = self.tls.peer(address, socket)?;
         peer.options.connection_timeout = Some(timeouts.connect);
         peer.options.total_connection_timeout = Some(timeouts.connect);
         peer.options.read_timeout = Some(timeouts.silence);
@@ -195,7 +205,13 @@ impl Upstreams {
         } else {
             self.connector.get_http_session(peer).await
         };
-        session.map_err(|_| CallError::Connect)
+        session.map_err(|error| match classify_ref(&error) {
+            CallError::Tls => {
+                self.tls.tell(peer, &error);
+                CallError::Tls
+            }
+            _ => CallError::Connect,
+        })
     }
 }
 
@@ -316,6 +332,7 @@ pub fn classify_ref(error: &pingora::Error) -> CallError {
         | SocketError | BindError => CallError::Connect,
         ReadTimedout | WriteTimedout => CallError::Timeout,
         InvalidHTTPHeader | H2Error | H1Error | H2Downgrade | InvalidH2 => CallError::Protocol,
+        _ if worker_tls::is_of_tls(error) => CallError::Tls,
         _ => CallError::Reset,
     }
 }

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use pingora::{server::ShutdownWatch, services::background::BackgroundService};
@@ -15,20 +16,22 @@ use subtle::ConstantTimeEq;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    config::{AdminConfig, Config, EdgeConfig, WorkerFilterConfig},
+    config::{AdminConfig, Config, EdgeConfig, TlsConfig, WorkerFilterConfig},
     edge::Edge,
     http::connection::{Bounds, Door},
-    server::tls::{self, Shown},
+    server::tls::{Loaded, Tls},
     telemetry::{self, access_log, labels::ReloadResult, log::Log},
     worker::Filter,
 };
 
 /// Whoever reloads: the running configuration and those who use it.
 pub struct Reloader {
-    running: Mutex<Arc<Config>>,
+    running: Arc<ArcSwap<Config>>,
+    /// Held while a reload is under way: one at a time.
+    reloading: Mutex<()>,
     edge: Option<Arc<Edge>>,
     filters: Vec<Arc<Filter>>,
-    shown: Option<Arc<Shown>>,
+    tls: Tls,
     log: Log,
     /// Where clients and where edges come in.
     doors: Option<(Arc<Door>, Arc<Door>)>,
@@ -52,17 +55,18 @@ impl BackgroundService for Reloader {
 
 impl Reloader {
     pub fn new(
-        config: Arc<Config>,
+        running: Arc<ArcSwap<Config>>,
         edge: Option<Arc<Edge>>,
         filters: Vec<Arc<Filter>>,
-        shown: Option<Arc<Shown>>,
+        tls: Tls,
         log: Log,
     ) -> Self {
         Self {
-            running: Mutex::new(config),
+            running,
+            reloading: Mutex::default(),
             edge,
             filters,
-            shown,
+            tls,
             log,
             doors: None,
         }
@@ -75,14 +79,14 @@ impl Reloader {
     }
 
     fn reload(&self) {
-        let mut running = self.running.lock();
-        match self.apply(&running) {
+        let _alone = self.reloading.lock();
+        match self.apply(&self.running.load()) {
             Ok(config) => {
                 for warning in &config.warnings {
                     tracing::warn!("{warning}");
                 }
                 tracing::info!(file = %config.origin.display(), "configuration reloaded");
-                *running = config;
+                self.running.store(config);
                 telemetry::metrics()
                     .config_reloads
                     .inc(ReloadResult::Applied);
@@ -105,7 +109,8 @@ impl Reloader {
         }
         let prepared = self.edge.as_ref().map(|edge| edge.prepare(&config));
         let prepared = prepared.transpose().map_err(|error| error.to_string())?;
-        let certificate = tls::read(&config).map_err(|error| error.to_string())?;
+        let loaded = Loaded::read(&config).map_err(|error| error.to_string())?;
+        config.warnings.extend(loaded.warnings());
         // Opened anew in any case: its file may have been moved away to be kept.
         let access = access_log::prepare(config.telemetry.access_log.as_ref())?;
         self.log
@@ -113,9 +118,7 @@ impl Reloader {
             .map_err(|error| error.to_string())?;
         access_log::replace(access);
         let config = Arc::new(config);
-        if let (Some(shown), Some(certificate)) = (&self.shown, certificate) {
-            shown.swap(certificate);
-        }
+        self.tls.swap(loaded);
         if let Some((clients, edges)) = &self.doors {
             clients.reload(Bounds::of_clients(&config));
             edges.reload(Bounds::of_edges(&config));
@@ -168,18 +171,24 @@ fn keep_listeners(running: &Config, new: &mut Config) -> Result<(), String> {
     keep_edge(running.edge.as_ref(), new.edge.as_mut())?;
     keep_admin(running.admin.as_ref(), new.admin.as_mut())?;
     keep_filters(&running.worker_filters, &mut new.worker_filters)?;
-    if running.tls.is_some() != new.tls.is_some() {
-        return restart("tls (with or without)");
-    }
-    let asks = |config: &Config| {
-        let clients = config.tls.as_ref().and_then(|tls| tls.clients.as_ref());
-        clients.map(|clients| clients.required)
-    };
-    if asks(running) != asks(new) {
-        return restart("tls.client_auth");
-    }
+    keep_port("tls", running.tls.as_ref(), new.tls.as_ref())?;
     if running.timeouts.drain != new.timeouts.drain {
         return restart("timeouts.drain");
+    }
+    Ok(())
+}
+
+/// Checks that a port keeps on having TLS or not, and asking for certificates or not.
+fn keep_port(
+    section: &str,
+    old: Option<&TlsConfig>,
+    new: Option<&TlsConfig>,
+) -> Result<(), String> {
+    if old.is_some() != new.is_some() {
+        return restart(&format!("{section} (with or without)"));
+    }
+    if old.map(TlsConfig::client_auth) != new.map(TlsConfig::client_auth) {
+        return restart(&format!("{section}.client_auth"));
     }
     Ok(())
 }
@@ -215,11 +224,10 @@ fn keep_admin(old: Option<&AdminConfig>, new: Option<&mut AdminConfig>) -> Resul
     if new.listen.port() == 0 {
         new.listen.set_port(old.listen.port());
     }
-    if old == new {
-        Ok(())
-    } else {
-        restart("admin.listen")
+    if old.listen != new.listen {
+        return restart("admin.listen");
     }
+    keep_port("admin.tls", old.tls.as_ref(), new.tls.as_ref())
 }
 
 fn keep_filters(old: &[WorkerFilterConfig], new: &mut [WorkerFilterConfig]) -> Result<(), String> {
@@ -235,6 +243,8 @@ fn keep_filters(old: &[WorkerFilterConfig], new: &mut [WorkerFilterConfig]) -> R
             let name = &old.name;
             return restart(&format!("worker_filters[{name}] (name, listen, order)"));
         }
+        let section = format!("worker_filters[{}].tls", old.name);
+        keep_port(&section, old.tls.as_ref(), new.tls.as_ref())?;
     }
     Ok(())
 }

@@ -341,6 +341,8 @@ label! {
         All = "all",
         /// There were too many from its address.
         Address = "address",
+        /// There were too many at the operator's port.
+        Operator = "operator",
     }
 }
 

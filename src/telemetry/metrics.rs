@@ -4,6 +4,7 @@
 //! names from the configuration (instances, workers, ranks, header names) hand out a handle that its
 //! owner keeps, and take the series away when the owner is gone. The registry is Kindred's own.
 
+mod certificates;
 mod family;
 mod legs;
 mod upstream;
@@ -23,6 +24,7 @@ use super::labels::{
     HeadRefusal, KeyIndex, Label, Outcome, PlacementReason, ProbeResult, PrunedField, PrunedHeader,
     ReloadResult, RetryReason, Route, VerificationOutcome,
 };
+pub use certificates::Certificates;
 pub use family::{CounterBy, Family, GaugeBy, HistogramBy, Labels, Series};
 pub use legs::{CountedLeg, LegMetrics};
 
@@ -101,6 +103,8 @@ pub struct Metrics {
     pub config_reloads: CounterBy<ReloadResult>,
     /// `kindred_config_last_success_timestamp_seconds`; see [`Metrics::config_applied`].
     pub config_last_success: IntGauge,
+    /// `kindred_certificate_expiry_timestamp_seconds`.
+    pub certificates: Certificates,
     /// `kindred_body_budget_bytes`: bytes of request bodies held now.
     pub body_budget: IntGauge,
     /// `kindred_access_log_dropped_lines`.
@@ -338,6 +342,7 @@ impl Metrics {
                 "Internal headers removed from clients' requests, copies counted each.",
                 &[PrunedHeader::NAME],
             )?,
+            certificates: Certificates::new(r)?,
             configured_headers: Mutex::default(),
             in_flight: gauges(
                 r,

@@ -57,6 +57,12 @@ pub fn is_internal(name: &[u8]) -> bool {
         || is_alike(name, DATA_PARALLEL_RANK.as_bytes())
 }
 
+/// Whether a name is one in which a parent is named and that some router believes, in any spelling.
+pub fn names_a_parent(name: &[u8]) -> bool {
+    let mut known = PARENT_HEADERS.iter();
+    known.any(|known| is_alike(name, known.as_bytes()))
+}
+
 /// Whether some server reads both names alike: case does not count, nor does `_` for `-`.
 pub fn is_alike(name: &[u8], known: &[u8]) -> bool {
     name.len() == known.len() && begins_alike(name, known)

@@ -5,6 +5,7 @@
 //! expected values of `wire_body`. It refuses what makes a signature's inputs unreadable; fields that
 //! are unknown here it refuses only when asked, since workers of other versions may know them.
 
+pub mod decided;
 mod declared;
 
 use super::{

@@ -1,7 +1,8 @@
 //! How the engine is told the rank, and the edge told where a request ran.
 //!
 //! An internal header goes on only where it was found genuine, and only in its own spelling: some
-//! servers read `_` for `-`.
+//! servers read `_` for `-`. A header in which an agent program names a parent never goes on: edges
+//! tell workers a parent in the signed header only, and no signature covers those.
 
 use http::{HeaderName, header};
 use pingora::{
@@ -9,12 +10,14 @@ use pingora::{
     http::{RequestHeader, ResponseHeader},
 };
 
-use crate::wire::headers::{DATA_PARALLEL_RANK, KINDRED_RANK, is_internal};
+use crate::wire::headers::{DATA_PARALLEL_RANK, KINDRED_RANK, is_internal, names_a_parent};
 
-/// Removes every internal header, in every spelling, but those of `kept` in their own spelling.
+/// Removes every internal header and every parent's, in every spelling, but those of `kept` in their
+/// own spelling.
 pub fn keep(head: &mut RequestHeader, kept: &[&str]) {
     let goes = |name: &&HeaderName| {
-        is_internal(name.as_str().as_bytes()) && !kept.contains(&name.as_str())
+        let bytes = name.as_str().as_bytes();
+        names_a_parent(bytes) || (is_internal(bytes) && !kept.contains(&name.as_str()))
     };
     let names: Vec<_> = head.headers.keys().filter(goes).cloned().collect();
     for name in names {

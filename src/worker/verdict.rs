@@ -16,13 +16,13 @@ use crate::{
     },
     wire::{
         Role,
-        body::BodyView,
+        body::{BodyError, BodyView},
         disagg::Endpoint,
         headers::{AFFINITY_AUTH, AFFINITY_ID, DISAGG_AUTH, HeaderSource},
         prompt::Prompt,
         signature::KvTransfer,
         verify::{Refusal, SignedFacts, Verified, Verifier},
-        worker_body::{WorkerBody, is_surely_ordinary},
+        worker_body::{WorkerBody, decided, is_surely_ordinary},
     },
 };
 
@@ -44,9 +44,18 @@ struct Read<'a> {
 }
 
 impl<'a> Read<'a> {
-    /// An ordinary request at a worker that takes such is the worker's to judge, whatever it is.
-    fn of(verifier: &Verifier, body: &'a [u8]) -> Result<Self, Failure> {
+    /// An ordinary request at a worker that takes such is the worker's to judge, whatever it is but
+    /// one that decides in the filter's place.
+    fn of(verifier: &Verifier, places: bool, body: &'a [u8]) -> Result<Self, Failure> {
         let view = BodyView::parse(body);
+        let decided = match &view {
+            Ok(view) => decided::of_members(view.object(), places),
+            Err(_) => decided::of_bytes(body, places),
+        };
+        if let Some(field) = decided {
+            let message = format!("'{field}' is not taken here; this worker's filter decides it");
+            return Err(BodyError::field(field, message).into());
+        }
         let prompt = view.as_ref().ok().map(Prompt::of);
         let read = view.and_then(|view| WorkerBody::of_view(&view));
         let takes_ordinary = matches!(verifier.role, None | Some(Role::Aggregated));
@@ -66,12 +75,18 @@ impl<'a> Read<'a> {
 }
 
 impl<'a> Verdict<'a> {
-    /// Reads the body as the worker will and checks both signatures.
+    /// Reads the body as the worker will and checks both signatures; `places` is whether the filter
+    /// tells the worker a rank.
     ///
     /// # Errors
     /// 400 with upstream's message.
-    pub fn of(verifier: &Verifier, headers: &HeaderMap, body: &'a [u8]) -> Result<Self, Failure> {
-        let read = Read::of(verifier, body)?;
+    pub fn of(
+        verifier: &Verifier,
+        places: bool,
+        headers: &HeaderMap,
+        body: &'a [u8],
+    ) -> Result<Self, Failure> {
+        let read = Read::of(verifier, places, body)?;
         let affinity = verifier.affinity(headers, &read.facts);
         count(
             Check::Affinity,

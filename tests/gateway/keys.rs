@@ -175,7 +175,14 @@ fn keys_are_neither_logged_nor_measured_nor_forwarded() {
     let wrong = "Bearer wrong-key-that-somebody-mistyped";
     assert_unauthorised(&site.post(&[("authorization", wrong)]), wrong);
     site.told(&["dropped", "not_owned"]);
-    let mut places = vec![site.kindred.admin("/metrics").text(), site.kindred.log()];
+    let running = site.kindred.admin("/config").text();
+    let masked = running.matches("********").count();
+    assert!(masked > 0, "{running}");
+    let mut places = vec![
+        site.kindred.admin("/metrics").text(),
+        site.kindred.log(),
+        running,
+    ];
     places.push(site.kindred.announced.clone());
     let (code, out, errors) = run(
         &[

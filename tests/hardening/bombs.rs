@@ -8,6 +8,7 @@ use flate2::{
 };
 
 use super::*;
+use crate::support::{Kindred, asking::ask, scripted, stand_in::Canned};
 
 const BOMB: usize = 64 << 20;
 
@@ -91,4 +92,62 @@ fn deep_and_broken_bodies_are_400_and_overflow_no_stack() {
     assert_nothing_was_sent_on(&fleet);
     assert_nothing_was_sent_on(&behind);
     assert_eq!(raw::get(kindred.edge(), "/version").status, 200);
+}
+
+/// What is wrong, and a worker's answer in which it is.
+fn deep_answers() -> Vec<(&'static str, String)> {
+    let deep = 1_000_000;
+    let arrays = format!("{}{}", "[".repeat(deep), "]".repeat(deep));
+    let objects = format!("{}1{}", "{\"a\":".repeat(deep), "}".repeat(deep));
+    let choice = |deep: &str| {
+        format!(
+            r#"{{"id":"1","choices":[{{"index":0,"message":{deep},"finish_reason":"length","disaggregated_params":{deep}}}],"usage":{deep}}}"#
+        )
+    };
+    vec![
+        ("nothing but arrays", arrays.clone()),
+        ("arrays that do not end", "[".repeat(deep)),
+        ("arrays within", choice(&arrays)),
+        ("objects within", choice(&objects)),
+        ("objects that do not end", "{\"choices\":".repeat(deep)),
+    ]
+}
+
+#[test]
+fn a_deep_answer_of_a_context_worker_is_502() {
+    let fleet = fleet::start(0, 1, |_| ());
+    let generation = fleet.workers[0].address;
+    for (what, answer) in deep_answers() {
+        let context = Canned::json(&answer);
+        let kindred = Kindred::serve(&fleet::yaml(&[context.address], &[generation], ""));
+        let answer = ask(&kindred, false);
+        assert_eq!(answer.status, 502, "{what}: {}", answer.text());
+        assert_nothing_was_sent_on(&fleet);
+        kindred.assert_idle();
+    }
+}
+
+#[test]
+fn a_deep_answer_of_a_generation_worker_crashes_nothing() {
+    let fleet = fleet::start(1, 0, |_| ());
+    let context = fleet.workers[0].address;
+    for (what, deep) in deep_answers() {
+        let event = format!("data: {deep}\n\n");
+        let stream = scripted::events(&[event.as_bytes(), b"data: [DONE]\n\n"]);
+        for streaming in [false, true] {
+            let generation = if streaming {
+                Canned::answering(stream.concat())
+            } else {
+                Canned::json(&deep)
+            };
+            let kindred = Kindred::serve(&fleet::yaml(&[context], &[generation.address], ""));
+            let before = heads::kindred_memory(&kindred);
+            let answer = ask(&kindred, streaming);
+            let known = [200, 502].contains(&answer.status);
+            assert!(known, "{what}, {streaming}: {}", answer.status);
+            let grown = heads::kindred_memory(&kindred).saturating_sub(before);
+            assert!(grown < 128 << 10, "{what}, {streaming}: {grown} KiB");
+            kindred.assert_idle();
+        }
+    }
 }

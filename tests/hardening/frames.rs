@@ -37,6 +37,44 @@ fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     bytes
 }
 
+/// A number of HPACK with so many bits of its first byte (RFC 7541 section 5.1).
+fn number(first: u8, bits: u8, mut value: usize) -> Vec<u8> {
+    let most = (1 << bits) - 1;
+    if value < most {
+        return vec![first | u8::try_from(value).unwrap()];
+    }
+    let mut bytes = vec![first | u8::try_from(most).unwrap()];
+    value -= most;
+    while value >= 128 {
+        bytes.push(u8::try_from(value % 128).unwrap() | 128);
+        value /= 128;
+    }
+    bytes.push(u8::try_from(value).unwrap());
+    bytes
+}
+
+/// A literal field that goes into the dynamic table, where it is number 62 from then on.
+fn indexed(name: &str, value: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0x40];
+    for text in [name.as_bytes(), value] {
+        bytes.extend(number(0, 7, text.len()));
+        bytes.extend(text);
+    }
+    bytes
+}
+
+/// One block of fields in as many frames as it takes; the stream ends with it.
+fn head(fields: &[u8]) -> Vec<u8> {
+    let parts: Vec<_> = fields.chunks(16 << 10).collect();
+    let frames = parts.iter().enumerate().map(|(at, part)| {
+        let kind = if at == 0 { 1 } else { 9 };
+        let end_stream = u8::from(at == 0);
+        let end_head = if at + 1 == parts.len() { 4 } else { 0 };
+        frame(kind, end_stream | end_head, 1, part)
+    });
+    frames.collect::<Vec<_>>().concat()
+}
+
 /// What comes until `enough` is in it, or the connection ends.
 fn read_until(stream: &mut TcpStream, enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut told = Vec::new();
@@ -123,6 +161,91 @@ fn floods_are_bounded_and_reach_no_worker() {
     kindred.assert_metric("kindred_connections", &[], 0.0);
     let grown = heads::kindred_memory(&kindred).saturating_sub(before);
     assert!(grown < 64 << 10, "{grown} KiB");
+    assert_nothing_was_sent_on(&fleet);
+    kindred.assert_idle();
+}
+
+#[test]
+fn heads_that_grow_when_they_are_decoded_are_bounded() {
+    let (fleet, kindred) = start("");
+    let pseudo = block(&[
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":authority", "a"),
+        (":path", CHAT),
+    ]);
+    let entry = indexed("x-a", &[b'a'; 4000]);
+    // Each byte stands for the four kilobytes of the entry.
+    let references = |count: usize| [&pseudo[..], &entry, &vec![0x80 | 62; count]].concat();
+    let many: Vec<_> = (0..5000).map(|at| format!("x-{at}")).collect();
+    let many: Vec<_> = many.iter().map(|name| (name.as_str(), "b")).collect();
+    let large = [
+        &pseudo[..],
+        &[0, 1, b'x'],
+        &number(0, 7, 1 << 20),
+        &vec![b'a'; 1 << 20],
+    ];
+    let crumbs = [("cookie", "a=b"); 10_000];
+    for (what, fields) in [
+        ("references to one entry", references(16_000)),
+        ("references over many frames", references(200_000)),
+        ("many fields", [&pseudo[..], &block(&many)].concat()),
+        ("one large field", large.concat()),
+        (
+            "crumbs of a cookie",
+            [&pseudo[..], &block(&crumbs)].concat(),
+        ),
+    ] {
+        let before = heads::kindred_memory(&kindred);
+        for _ in 0..10 {
+            let mut stream = raw::connect(kindred.edge());
+            // It may be over before all is sent.
+            let _ = stream.write_all(&open(&head(&fields)));
+            let answer = support::h2c::read_answer(&mut stream);
+            assert!(
+                [0, 431].contains(&answer.status),
+                "{what}: {}",
+                answer.status
+            );
+        }
+        let grown = heads::kindred_memory(&kindred).saturating_sub(before);
+        assert!(grown < 48 << 10, "{what}: {grown} KiB");
+    }
+    kindred.assert_metric("kindred_connections", &[], 0.0);
+    assert_nothing_was_sent_on(&fleet);
+    kindred.assert_idle();
+}
+
+/// Frames tell how long a client may take for a head; the body's own rate is for its DATA.
+#[test]
+fn data_below_the_rate_is_408_long_before_its_time() {
+    let (fleet, kindred) = start("limits: {min_body_rate: 1MiB}\ntimeouts: {read_body: 1h}\n");
+    let fields = block(&[
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":authority", "a"),
+        (":path", CHAT),
+        ("content-type", "application/json"),
+    ]);
+    let mut stream = raw::connect(kindred.edge());
+    let begun = [frame(1, 4, 1, &fields), frame(0, 0, 1, b"{")].concat();
+    stream.write_all(&open(&begun)).unwrap();
+    let mut dripper = stream.try_clone().unwrap();
+    let answer = std::thread::scope(|scope| {
+        let reading = scope.spawn(|| support::h2c::read_answer(&mut stream));
+        // A question at the operator's port lies between one drop and the next.
+        while !reading.is_finished() {
+            kindred.admin("/healthz");
+            let _ = dripper.write_all(&frame(0, 0, 1, b" "));
+        }
+        reading.join().unwrap()
+    });
+    assert_eq!(answer.status, 408, "{}", answer.text());
+    assert!(
+        answer.text().contains("bytes a second"),
+        "{}",
+        answer.text()
+    );
     assert_nothing_was_sent_on(&fleet);
     kindred.assert_idle();
 }

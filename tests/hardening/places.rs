@@ -41,6 +41,40 @@ fn one_address_may_be_bounded_and_a_reload_changes_that() {
 }
 
 #[test]
+fn the_operators_port_has_bounds_of_its_own() {
+    const MOST: usize = 64;
+    let (_fleet, kindred) = start("timeouts: {read_header: 2s}\n");
+    let admin = kindred.admin.unwrap();
+    let mut held: Vec<_> = (0..MOST).map(|_| raw::connect(admin)).collect();
+    let answer = eventually("there is no place", || {
+        let answer = raw::get(admin, "/healthz");
+        (answer.status != 200).then_some(answer)
+    });
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.json()["error"]["code"], "too_many_connections");
+    // Who says nothing is closed, and half a head is answered.
+    held[0].write_all(b"GET /heal").unwrap();
+    assert_eq!(raw::read_answer(&mut held[0]).status, 408);
+    for stream in &mut held[1..] {
+        assert_eq!(raw::read_all(stream), b"");
+    }
+    drop(held);
+    let bound = ["bound=\"operator\""];
+    let refused = kindred.metric("kindred_connections_refused_total", &bound);
+    assert!(refused >= 1.0);
+    // None of it is a client's.
+    kindred.assert_metric("kindred_connections", &[], 0.0);
+    // An idle connection is kept as before.
+    let mut kept = raw::connect(admin);
+    for _ in 0..2 {
+        kept.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
+            .unwrap();
+        assert_eq!(raw::read_answer(&mut kept).status, 200);
+        assert_eq!(raw::read_all(&mut raw::connect(admin)), b"");
+    }
+}
+
+#[test]
 fn connections_that_come_and_go_in_every_way_leave_nothing() {
     let (_fleet, kindred) = start("");
     for round in 0..300 {

@@ -23,18 +23,17 @@ fn dripping_does_not_prolong_a_head() {
     let (_fleet, kindred) = start(SHORT);
     let mut stream = raw::connect(kindred.edge());
     let mut dripper = stream.try_clone().unwrap();
-    let drip = std::thread::spawn(move || {
-        let mut dripped = dripper.write_all(b"GET /version HTTP/1.1\r\n");
-        // Ends when the connection does.
-        while dripped.is_ok() {
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            dripped = dripper.write_all(b"x");
+    dripper.write_all(b"GET /version HTTP/1.1\r\n").unwrap();
+    let answered = std::thread::scope(|scope| {
+        let reading = scope.spawn(|| raw::read_answer(&mut stream));
+        // A question at the operator's port lies between one drop and the next.
+        while !reading.is_finished() {
+            kindred.admin("/healthz");
+            let _ = dripper.write_all(b"x");
         }
+        reading.join().unwrap()
     });
-    let answer = raw::read_answer(&mut stream);
-    assert_refusal(&answer, 408, "request_timeout", "drips");
-    drop(stream);
-    drip.join().unwrap();
+    assert_refusal(&answered, 408, "request_timeout", "drips");
 }
 
 #[test]
@@ -53,8 +52,9 @@ fn the_time_of_a_further_head_begins_with_its_first_byte() {
     for _ in 0..2 {
         stream.write_all(request).unwrap();
         assert_eq!(raw::read_answer(&mut stream).status, 200);
-        // Longer than a head may take: an idle connection has a time of its own.
-        std::thread::sleep(std::time::Duration::from_millis(500));
+        // Another connection, which begins now, waits longer than a head may take: an idle one has
+        // a time of its own.
+        assert_eq!(raw::read_all(&mut raw::connect(kindred.edge())), b"");
     }
     stream.write_all(b"GET /ver").unwrap();
     let answer = raw::read_answer(&mut stream);
@@ -75,6 +75,34 @@ fn a_body_below_the_rate_is_408_long_before_its_time() {
         answer.text()
     );
     assert_nothing_was_sent_on(&fleet);
+}
+
+/// Of a large body without a length the end is read only while the rest of it is forwarded.
+#[test]
+fn the_late_end_of_a_large_body_keeps_the_rate_too() {
+    let more = "limits: {min_body_rate: 1MiB}\ntimeouts: {read_body: 1h}\n";
+    let (_fleet, kindred) = start(more);
+    let (_behind, filters, filter) = filter(more);
+    let mut body = support::chat(&"long ".repeat(20_000)).to_string();
+    body.push(' ');
+    let mut request = raw::chunked_request(CHAT, body.as_bytes(), 1000);
+    request.truncate(request.len() - b"0\r\n\r\n".len());
+    let clients = [kindred.edge(), filter].map(|address| {
+        let mut stream = raw::connect(address);
+        stream.write_all(&request).unwrap();
+        stream
+    });
+    for mut stream in clients {
+        let answer = raw::read_answer(&mut stream);
+        assert_eq!(answer.status, 408, "{}", answer.text());
+        assert!(
+            answer.text().contains("bytes a second"),
+            "{}",
+            answer.text()
+        );
+    }
+    kindred.assert_idle();
+    filters.assert_idle();
 }
 
 #[test]

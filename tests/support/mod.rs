@@ -2,9 +2,11 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub mod asking;
+pub mod clients;
 pub mod etcd;
 pub mod exposition;
 pub mod fleet;
+pub mod guarded;
 pub mod h2c;
 pub mod instances;
 pub mod leaving;

@@ -60,6 +60,15 @@ impl Tap {
         }
         seen
     }
+
+    /// Every byte that came since the last call, connection by connection.
+    pub fn take_bytes(&self) -> Vec<u8> {
+        let streams = self.streams.lock().unwrap();
+        let taken = streams.iter();
+        taken
+            .flat_map(|stream| std::mem::take(&mut *stream.lock().unwrap()))
+            .collect()
+    }
 }
 
 fn copy(mut from: TcpStream, mut to: TcpStream, mut look: impl FnMut(&[u8])) {

@@ -56,7 +56,7 @@ pub(super) fn failed_attempts(field: Option<Field>, report: &mut Report) -> Opti
     };
     // YAML 1.1 reads the word `off` as false.
     match &field.value {
-        Value::Text(text) if text == "off" => return None,
+        Value::Text(text) if text.as_str() == "off" => return None,
         Value::Bool(false) => return None,
         _ => {}
     }
@@ -152,7 +152,7 @@ fn needed(field: Option<Field>, at: &Place, name: &str, report: &mut Report) -> 
     if let Value::Text(text) = &field.value
         && !text.is_empty()
     {
-        return vec![text.clone()];
+        return vec![text.to_string()];
     }
     let place = field.at.clone();
     let items = names(Some(field), &mut HashSet::new(), report);

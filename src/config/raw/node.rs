@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use secrecy::zeroize::Zeroizing;
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, SeqAccess, Visitor},
@@ -25,7 +26,8 @@ pub(crate) enum Value {
     Bool(bool),
     Int(i128),
     Float(f64),
-    Text(String),
+    /// Wiped when it is freed: any text may be a secret.
+    Text(Zeroizing<String>),
     List(Vec<Node>),
     Map(Vec<Entry>),
 }
@@ -231,11 +233,11 @@ impl<'de> Visitor<'de> for ValueVisitor {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Value, E> {
-        Ok(Value::Text(text.to_owned()))
+        Ok(Value::Text(text.to_owned().into()))
     }
 
     fn visit_string<E>(self, text: String) -> Result<Value, E> {
-        Ok(Value::Text(text))
+        Ok(Value::Text(text.into()))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {

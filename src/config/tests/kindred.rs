@@ -568,6 +568,44 @@ fn tls_needs_both_of_its_files() {
     );
     let printed = good(&tls("cert_file: c.pem, key_file: k.pem")).to_yaml_masked();
     assert!(printed.contains("cert_file: c.pem"), "{printed}");
+    bad(
+        &tls("client_ca_file: ca.pem"),
+        &["tls.cert_file: is missing", "tls.key_file: is missing"],
+    );
+}
+
+#[test]
+fn tls_to_workers_needs_roots_and_a_name_that_can_be_one() {
+    let workers = |more: &str| edge(&format!("tls: {{workers: {{{more}}}}}"));
+    let all = "ca_file: ca.pem, cert_file: c.pem, key_file: k.pem, server_name: w.example, \
+               plain: ['old:1']";
+    let config = good(&workers(all));
+    assert!(config.tls.is_none());
+    let tls = config.worker_tls.as_ref().expect("TLS");
+    assert_eq!(tls.server_name.as_deref(), Some("w.example"));
+    assert!(tls.shown.is_some() && tls.plain.contains("old:1"));
+    let again = good(&config.to_yaml_masked());
+    assert_eq!(again.worker_tls, config.worker_tls);
+    bad(
+        &workers("server_name: w"),
+        &["tls.workers.ca_file: is missing"],
+    );
+    bad(
+        &workers("ca_file: ca.pem, cert_file: c.pem"),
+        &["tls.workers.key_file: is missing"],
+    );
+    for name in ["''", "'a b'", "'w:1'"] {
+        let text = workers(&format!("ca_file: ca.pem, server_name: {name}"));
+        bad(&text, &["tls.workers.server_name: is "]);
+    }
+    bad(
+        &workers("ca_file: ca.pem, plain: ['https://w:1']"),
+        &["tls.workers.plain[0]: has a scheme"],
+    );
+    bad(
+        &edge("admin: {tls: {workers: {ca_file: ca.pem}}}"),
+        &["admin.tls.workers: has no meaning here"],
+    );
 }
 
 #[test]

@@ -59,8 +59,8 @@ pub fn learning(edge: Arc<Edge>, options: ConnectorOptions) -> GenBackgroundServ
     background_service(
         "kv cache facts",
         Learning {
+            upstreams: Arc::new(Upstreams::new(options, edge.upstreams.tls())),
             edge,
-            upstreams: Arc::new(Upstreams::new(options)),
             room: Arc::new(Semaphore::new(AT_ONCE)),
         },
     )

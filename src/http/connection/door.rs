@@ -27,6 +27,10 @@ pub struct Bounds {
     pub compatibility: Compatibility,
 }
 
+/// How many connections the operator's port takes: few, since a metrics scraper, a kubelet and a person
+/// use it, and enough for all of them beside some that hang.
+const OF_OPERATORS: usize = 64;
+
 impl Bounds {
     /// The bounds of the clients' port.
     pub fn of_clients(config: &Config) -> Self {
@@ -51,6 +55,8 @@ impl Bounds {
 /// Lets connections in.
 #[derive(Debug)]
 pub struct Door {
+    /// Whether it is the operator's, whose connections are not measured with those of clients.
+    of_operator: bool,
     bounds: ArcSwap<Bounds>,
     inside: Mutex<Inside>,
 }
@@ -71,7 +77,21 @@ pub struct Place {
 impl Door {
     /// A door with nobody inside.
     pub fn new(bounds: Bounds) -> Arc<Self> {
+        Self::build(bounds, false)
+    }
+
+    /// The door of the operator's port.
+    pub fn of_operator(config: &Config) -> Arc<Self> {
+        let bounds = Bounds {
+            in_all: OF_OPERATORS,
+            ..Bounds::of_edges(config)
+        };
+        Self::build(bounds, true)
+    }
+
+    fn build(bounds: Bounds, of_operator: bool) -> Arc<Self> {
         Arc::new(Self {
+            of_operator,
             bounds: ArcSwap::from_pointee(bounds),
             inside: Mutex::default(),
         })
@@ -93,7 +113,8 @@ impl Door {
         let address = peer.map(network);
         let mut inside = self.inside.lock();
         let refusal = if inside.all >= bounds.in_all {
-            Some(ConnectionRefusal::All)
+            let operators = self.of_operator.then_some(ConnectionRefusal::Operator);
+            operators.or(Some(ConnectionRefusal::All))
         } else {
             let known = address.and_then(|address| inside.by_address.get(&address));
             let most = bounds.by_address.unwrap_or(usize::MAX);
@@ -107,7 +128,9 @@ impl Door {
         if let Some(address) = address {
             *inside.by_address.entry(address).or_default() += 1;
         }
-        metrics().connections.inc();
+        if !self.of_operator {
+            metrics().connections.inc();
+        }
         let door = self.clone();
         Some(Place { door, address })
     }
@@ -125,7 +148,9 @@ impl Drop for Place {
                 inside.by_address.remove(&address);
             }
         }
-        metrics().connections.dec();
+        if !self.door.of_operator {
+            metrics().connections.dec();
+        }
     }
 }
 
