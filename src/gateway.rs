@@ -29,7 +29,8 @@ use crate::{
     },
     wire::{
         body::BodyView,
-        headers::{CONVERSATION_ID_HEADERS, HeaderSource, strip},
+        conversation,
+        headers::{self, CONVERSATION_ID_HEADERS, HeaderSource, strip},
         pruning,
     },
 };
@@ -334,10 +335,12 @@ impl Gateway {
     ) -> Result<Family, Refusal> {
         let check = |id: &str, place: &str| self.check_session_id(id, place);
         let claim = self.sources.settle(admission.claim.clone(), view, check)?;
-        let (outcome, parent) = self.decide(admission, &claim, conversation_id);
+        let session = conversation_id.map(|id| conversation::as_claimed(view, id));
+        let session = session.as_deref();
+        let (outcome, parent) = self.decide(admission, &claim, session);
         metrics().parent_claims.inc(outcome);
         let mut delegation = None;
-        if let (Some(boundary), Some(session)) = (&self.boundary, conversation_id) {
+        if let (Some(boundary), Some(session)) = (&self.boundary, session) {
             let (client, now) = (&admission.client, Seconds::now());
             let root = parent.as_deref();
             boundary.lineage.record(client, session, root, now);
@@ -432,6 +435,7 @@ impl Gateway {
     /// 400 for an id out of bounds, 404 for a session that was not seen from this client.
     pub fn delegate(&self, client: &Client, session: &str) -> Result<Token, Refusal> {
         self.check_session_id(session, "session_id")?;
+        let session = &*headers::as_header(session);
         let token = self.boundary.as_ref().and_then(|boundary| {
             let (ttl, now) = (boundary.owned_ttl, Seconds::now());
             let owns = boundary.lineage.owns(client, session, ttl, now);

@@ -193,25 +193,26 @@ pub fn resolve<'a>(
     let synthesise = || format!("{SYNTHESISED}{}", uuid::Uuid::new_v4());
     let conversation_id = own.or_else(|| parent.is_some().then(synthesise));
     let session = conversation_id.clone();
+    let claimed = conversation_id
+        .as_deref()
+        .map(|id| conversation::as_claimed(&view, id));
     let isolated = live.gateway.isolation().map(|isolation| Isolated {
         isolation,
         client: &admission.client,
     });
     let placed = Placed {
-        conversation: key(isolated.as_ref(), conversation_id.as_deref()),
+        conversation: key(isolated.as_ref(), claimed.as_deref()),
         parent: key(isolated.as_ref(), parent.as_deref()),
     };
     let affinity_id = match &isolated {
         Some(isolated) if live.edge.affinity.parent_header.is_some() => parent
             .as_deref()
-            .or(conversation_id.as_deref())
+            .or(claimed.as_deref())
             .map(|id| isolated.opaque(id)),
         _ => parent.clone(),
     };
     let conversation_id = match &isolated {
-        Some(isolated) if isolated.isolation.namespaced => {
-            conversation_id.map(|id| isolated.opaque(&id))
-        }
+        Some(isolated) if isolated.isolation.namespaced => claimed.map(|id| isolated.opaque(&id)),
         _ => conversation_id,
     };
     refuse_template(&view, live)?;

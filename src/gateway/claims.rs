@@ -11,7 +11,7 @@ use crate::{
     config::ParentSource,
     wire::{
         body::BodyView,
-        headers::{HeaderSource, latin1, strip},
+        headers::{HeaderSource, as_header, strip},
         object::Object,
         text::Text,
     },
@@ -109,7 +109,7 @@ impl Sources {
             };
             if let Some(parent) = of_body(view.object(), path) {
                 check(&parent, &path.join("."))?;
-                return Ok(self.named(latin1(parent.as_bytes())));
+                return Ok(self.named(as_header(&parent).into_owned()));
             }
         }
         Ok(heard.claim)

@@ -199,6 +199,28 @@ fn policies_none_and_declared_need_no_sighting() {
 }
 
 #[test]
+fn equal_bytes_are_one_session_in_the_body_and_in_a_header() {
+    let gateway = guarded();
+    let ask = |client: &str, id: &str, parent: Option<&str>| {
+        let parent = parent.map(|parent| (PARENT, parent.as_bytes()));
+        let parent: Vec<_> = parent.into_iter().collect();
+        let headers = headers(client, &parent);
+        let admission = gateway.admit(&Presented::headers(&headers));
+        let body = format!(r#"{{"conversation_params":{{"conversation_id":"{id}"}}}}"#);
+        let view = BodyView::parse(body.as_bytes()).expect("a body");
+        let admission = admission.expect("an admissible request");
+        let family = gateway.authorise(&admission, &view, Some(id));
+        family.expect("good ids").outcome
+    };
+    for (root, child) in [("\u{e9}lan", "\u{e0}"), ("\u{4f1a}", "\u{8bdd}")] {
+        assert_eq!(ask("ada", root, Some(root)), ClaimOutcome::SelfNamed);
+        assert_eq!(ask("ada", child, Some(root)), ClaimOutcome::Authorised);
+        // A sub-agent is nobody's parent, in whatever words it is named.
+        assert_eq!(ask("ada", "further", Some(child)), ClaimOutcome::Nested);
+    }
+}
+
+#[test]
 fn a_session_that_names_itself_has_no_parent() {
     for client in ["ada", "proxy"] {
         let outcome = claim(&guarded(), client, &[b" p "], Some("p"));

@@ -32,6 +32,15 @@ pub fn resolve(
     }
 }
 
+/// A request's conversation id as whoever claims it for a parent says it, which is in a header. Equal
+/// bytes are one session, whether they came in a header or in the body.
+pub fn as_claimed<'a>(body: &BodyView, id: &'a str) -> Cow<'a, str> {
+    match body.present(PARAMS) {
+        Some(_) => headers::as_header(id),
+        None => Cow::Borrowed(id),
+    }
+}
+
 /// The first of the conversation headers whose last copy is not blank.
 pub fn from_headers(headers: &(impl HeaderSource + ?Sized)) -> Option<String> {
     let mut names = CONVERSATION_ID_HEADERS.iter();

@@ -134,6 +134,14 @@ pub fn latin1_text(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
+/// A text as whoever reads it from a header has it: latin-1, stripped (specification section 5.7).
+pub fn as_header(text: &str) -> Cow<'_, str> {
+    match latin1_text(text.as_bytes()) {
+        Cow::Borrowed(text) => Cow::Borrowed(strip(text)),
+        Cow::Owned(text) => Cow::Owned(strip(&text).to_owned()),
+    }
+}
+
 /// The bytes whose latin-1 text is `text`; `None` where a character is above U+00FF.
 pub fn latin1_bytes(text: &str) -> Option<Vec<u8>> {
     text.chars()
